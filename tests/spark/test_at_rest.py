@@ -91,7 +91,7 @@ class Usage(NamedTuple):
 
 def test_a_disk_that_is_too_small(server: Server, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 5, 5))
-    with pytest.raises(NotReadable, match=r"needs \d+ MB, and .* has 0 MB left: give another place"):
+    with pytest.raises(NotReadable, match=r"needs up to \d+ MB, and .* has 0 MB left: give a folder on"):
         copy(server.data_dir, scratch / "copy")
     assert list(scratch.iterdir()) == []
 

@@ -88,7 +88,7 @@ def test_a_copy_of_a_busy_server_stays_the_same(server: Server, tmp_path: Path) 
         assert rows % BATCH == 0
         assert not Path(still).exists()
         kept = copy(data, tmp_path / "kept")
-        with pytest.raises(NotReadable, match="exists already"):
+        with pytest.raises(NotReadable, match="is not empty; give a new folder"):
             copy(data, kept)
     shard = find_shards([str(kept)], ["h"])[1]
     assert len(pieces_of(shard, TABLES["jobs"], rows=10)) > 3

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from bunqueue.server.folder.data_folder import read_manifest, save_manifest
-from bunqueue.server.folder.shard_file import KEPT_FREE, current, identity
+from bunqueue.server.folder.shard_file import identity
+from bunqueue.server.folder.snapshots import copy_files, copy_manifest, new_folder
 
 from ..errors import NotReadable, UnreadableShard
-from .folders import Shard, find_shards
+from .folders import find_shards
 from .remote import is_remote, is_snapshot
 
-AT_ONCE = 4  # shards; more would only wait for the disk
 logger = logging.getLogger("bunqueue.spark")
 
 
@@ -46,53 +44,21 @@ def _is_live(file: Path) -> bool:
 def copy(
     path: str | os.PathLike[str], target: str | os.PathLike[str], *, skip_unreadable: bool = False
 ) -> Path:
-    """Copy a data folder into the new folder ``target``, each shard as of one moment.  Return ``target``.
+    """Copy a data folder into ``target``, a new or empty folder, each shard as of one moment.  Return
+    ``target``.
 
-    Raises NotReadable when ``path`` cannot be read or ``target`` exists; then there is no copy.  With
+    Raises NotReadable when ``path`` cannot be read or ``target`` is not empty; then there is no copy.  With
     ``skip_unreadable``, unreadable shards are left out and logged.
     """
     place, folder = Path(path), Path(target)
-    shards = find_shards([str(place)], ["copied"])
-    if any(is_snapshot(shard.path) for shard in shards):
+    files = [Path(shard.path) for shard in find_shards([str(place)], ["copied"])]
+    if any(is_snapshot(str(file)) for file in files):
         raise NotReadable(f"{place} holds snapshots of a store, which do not change: read them as they are")
-    try:
-        folder.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        raise NotReadable(f"{folder} exists already; give a folder that does not") from None
-    try:
-        _check_room(shards, folder)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda shard: _copy_shard(Path(shard.path), folder, skip_unreadable), shards))
+    with new_folder(folder):
+        copy_files(files, folder, partial(logger.warning, "skipped: %s") if skip_unreadable else None)
         if place.is_dir():
-            save_manifest(folder, read_manifest(place))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+            copy_manifest(place, folder)
     return folder if place.is_dir() else folder / place.name
-
-
-def _check_room(shards: Sequence[Shard], folder: Path) -> None:
-    """Raise NotReadable if the disk has too little free space."""
-    needed = sum(Path(shard.path).stat().st_size for shard in shards if Path(shard.path).exists())
-    needed += KEPT_FREE
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise NotReadable(
-            f"a copy needs {needed / 1e6:,.0f} MB, and {folder.parent} has {free / 1e6:,.0f} MB left: give "
-            "another place (scratch, or TMPDIR)"
-        )
-
-
-def _copy_shard(path: Path, folder: Path, skip: bool) -> None:
-    target = folder / path.name
-    try:
-        with current(path) as file:
-            file.copy_to(target)
-    except UnreadableShard as error:
-        if not skip:
-            raise
-        target.unlink(missing_ok=True)
-        logger.warning("skipped: %s", error)
 
 
 @contextmanager
@@ -108,12 +74,6 @@ def snapshot(
     space as the shards.  Raises NotReadable like `copy`.
     """
     name = Path(path).absolute().name or "data"
-    with _temporary(scratch) as folder:
-        yield str(copy(path, folder / name, skip_unreadable=skip_unreadable))
-
-
-@contextmanager
-def _temporary(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix="bunqueue-snapshot-", dir=scratch)
     except OSError as error:
@@ -121,5 +81,5 @@ def _temporary(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
         raise NotReadable(
             f"scratch: no copy can be made in {place} ({error.strerror}); give a folder that you may write to"
         ) from error
-    with folder as path:
-        yield Path(path)
+    with folder as inside:
+        yield str(copy(path, Path(inside) / name, skip_unreadable=skip_unreadable))

@@ -42,11 +42,13 @@ def snapshot(
     if settings.data_dir == MEMORY:
         raise SettingsError(f"data_dir is {MEMORY}, which keeps nothing; give the folder with --data-dir")
     from bunqueue.server.folder.data_folder import DataFolderError
-    from bunqueue.server.folder.snapshots import SnapshotError, take
+    from bunqueue.server.folder.snapshots import take
+    from bunqueue.server.folder.unreadable import NotReadable
 
     try:
         copied = take(Path(settings.data_dir), Path(out))
-    except (SnapshotError, DataFolderError) as error:
-        raise SettingsError(str(error)) from error
+    except (NotReadable, DataFolderError) as error:
+        text = str(error).replace(", or leave it out with the option unreadable=skip", "")  # Spark's option
+        raise SettingsError(text) from error
     size = sum(file.stat().st_size for file in copied)
     print(f"{out} has {len(copied)} shards now, {size / 1e6:,.1f} MB")
