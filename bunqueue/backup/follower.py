@@ -13,8 +13,9 @@ import secrets
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -89,8 +90,10 @@ def check_folder(folder: Path, source: str) -> None:
 class Follower:
     """Follows one source. Nothing here may be called while somebody reads the files, but `step`."""
 
-    def __init__(self, folder: Path, repository: Repository, source: str) -> None:
-        self._folder, self._repository, self._source = folder, repository, source
+    def __init__(self, folder: Path, connect: Callable[[], Repository], source: str) -> None:
+        """``connect`` is called when the source is needed, and again while that raises TargetError: the
+        service that has its key may be away."""
+        self._folder, self._connect, self._source = folder, connect, source
         self.state = followed(folder)
         self.primary = NOBODY
         self.until = 0  # all that the primary had committed before is here; epoch ms
@@ -102,6 +105,10 @@ class Follower:
             for number, path in self._incoming():
                 if number > self.state.incoming:  # it was not known to be whole
                     path.unlink()
+
+    @cached_property
+    def _repository(self) -> Repository:
+        return self._connect()
 
     # -- what is known ----------------------------------------------------------------------------
 

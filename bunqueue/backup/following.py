@@ -41,10 +41,13 @@ def main() -> int:
     except msgspec.DecodeError:
         return 1  # the router was killed before it had sent everything
     settings = set_up(start.settings)
-    key = key_of(settings.backup_key, settings.backup_key_command)
-    repository = Repository(target_of(settings.follow), key)
+
+    def connect() -> Repository:
+        key = key_of(settings.backup_key, settings.backup_key_command)
+        return Repository(target_of(settings.follow), key)
+
     with suppress(BrokenPipeError):  # the router is gone
-        run(Follower(Path(settings.data_dir), repository, settings.follow), lines)
+        run(Follower(Path(settings.data_dir), connect, settings.follow), lines)
     return 0
 
 

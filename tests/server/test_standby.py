@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -14,7 +15,7 @@ from support.server import NotStarted, Server, StartServer, quiet_port
 from support.table import table
 from support.waiting import wait_until
 
-from bunqueue import Admin, CommandFailed, Queue
+from bunqueue import Admin, CommandFailed, Queue, new_key
 from bunqueue.cli.framework import exits
 from bunqueue.server.folder.data_folder import is_standby
 
@@ -119,6 +120,7 @@ def test_a_primary_that_is_passed_ends(make_server: StartServer, tmp_path: Path)
         (["--follow", "/tmp/f", "--backup", "/tmp/b"], "follow: leave out backup"),
         (["--follow", "/tmp/f", "--store", "postgresql://h/d"], "follow: not with a store"),
         (["--follow", "/tmp/f", "--data-dir", ":memory:"], "follow: give a data_dir that is a folder"),
+        (["--follow", "/tmp/f", "--backup-key-command", "false"], "follow: the key command 'false' failed"),
     ],
 )
 def test_settings_that_cannot_be_used(flags: list[str], text: str, make_server: StartServer) -> None:
@@ -127,6 +129,34 @@ def test_settings_that_cannot_be_used(flags: list[str], text: str, make_server: 
         server.start()
     assert text in refused.value.stderr
     assert refused.value.status == exits.USAGE
+
+
+def test_the_service_that_has_its_key_is_away(make_server: StartServer, tmp_path: Path) -> None:
+    """The process that follows starts again just then: it says why it waits, and goes on afterwards."""
+    target, key = str(tmp_path / "target"), tmp_path / "key"
+    key.write_text(new_key())
+    command = ("--backup-key-command", f"cat {key}")
+    primary = make_server("--backup", target, *command, shards=1)
+    primary.start()
+    with Queue("jobs", port=primary.port) as queue:
+        queue.add("one")
+    port = quiet_port()
+    standby = make_server(
+        "--follow", target, *command, data_dir=tmp_path / "standby", shards=1, http_port=port
+    )
+    standby.start()
+    wait_until(lambda: waiting(standby, ["jobs"]) == [1], "the first job is shown")
+
+    def view() -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{standby.url}/health").json()["standby"]
+        return found
+
+    key.rename(tmp_path / "away")
+    next(child for child in children(standby.pid) if runs(child.pid, "following")).kill()
+    wait_until(lambda: "the key command 'cat " in (view()["error"] or ""), "it says why it waits")
+    assert view()["until"] > 0
+    (tmp_path / "away").rename(key)
+    wait_until(lambda: view()["error"] is None, "it goes on")
 
 
 def test_a_folder_of_its_own_and_no_primary(make_server: StartServer, tmp_path: Path) -> None:

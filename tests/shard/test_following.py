@@ -68,7 +68,7 @@ class World:
         return Shipper(data, self.repository, self.tick, "primary:6789")
 
     def follower(self) -> Follower:
-        return Follower(self.here, self.repository, self.target)
+        return Follower(self.here, lambda: self.repository, self.target)
 
     def tick(self) -> int:
         self.now += 1000
@@ -273,7 +273,7 @@ def test_conditional_writes_to_a_bucket(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_folder_that_does_not_fit_is_refused(world: World) -> None:
     world.ship()
     with pytest.raises(DataFolderError, match="has jobs of its own"):
-        Follower(world.data, world.repository, world.target).step()
+        Follower(world.data, lambda: world.repository, world.target).step()
     follower = world.follower()
     catch_up(follower)
     with pytest.raises(DataFolderError, match="that of a standby"):
