@@ -18,7 +18,7 @@ MAX_IDS = 1000  # in one command; the protocol's limit
 MOST = 6  # parked commands per queue
 MANY = 3  # from this number on, commands are parked only briefly, so that they merge
 LONG_S, SHORT_S = 60.0, 0.2
-GRACE_S = 1.0  # added for the round trip to the server, on top of the caller's timeout
+GRACE_S = 5.0  # added for the round trip to a busy server, on top of the caller's timeout
 
 Ask = Callable[[WaitJobs], Awaitable[WaitManyReply]]
 
