@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from support.fake_server import FakeServer
+from support.waiting import eventually
+
+from bunqueue import BunqueueError
+from bunqueue.client.connection import blocking_pool
 
 
 @pytest.fixture
@@ -14,3 +18,24 @@ async def fake() -> AsyncIterator[FakeServer]:
     await server.start()
     yield server
     await server.stop()
+
+
+@pytest.fixture
+def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocking calls connect by themselves however long that takes, instead of leaving it to the pool."""
+    monkeypatch.setattr(blocking_pool, "PATIENCE", 60.0)
+
+
+async def get_through(call: Callable[[], Awaitable[object]]) -> object:
+    """What a call gives whose time is short: it is repeated until it is answered in time."""
+    answers: list[object] = []
+
+    async def is_answered() -> bool:
+        try:
+            answers.append(await call())
+        except BunqueueError:
+            return False
+        return True
+
+    await eventually(is_answered, "it is answered in time")
+    return answers[0]

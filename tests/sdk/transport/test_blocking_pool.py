@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec import Raw
 from support.fake_server import Command, FakeServer, Peer
-from support.waiting import eventually, wait_until
+from support.waiting import eventually
 
 from bunqueue import (
     ConnectionLost,
@@ -45,7 +45,7 @@ class Client(Caller):
 
 
 @pytest.fixture
-async def make(fake: FakeServer) -> AsyncIterator[Callable[..., Client]]:
+async def make(fake: FakeServer, short_way: None) -> AsyncIterator[Callable[..., Client]]:
     made: list[Client] = []
 
     def make(token: str | None = None, **options: Any) -> Client:
@@ -69,7 +69,9 @@ async def test_one_connection_serves_one_call_after_the_other(
     assert not client._caller.is_open  # nothing went the long way
 
 
-async def test_queues_of_one_server_share_lines_until_the_last_is_closed(fake: FakeServer) -> None:
+async def test_queues_of_one_server_share_lines_until_the_last_is_closed(
+    fake: FakeServer, short_way: None
+) -> None:
     one, two = Queue("a", port=fake.port), Queue("b", port=fake.port)
     await run(one.add, "n")
     await run(two.add, "n")
@@ -190,7 +192,7 @@ async def test_closing_does_not_cut_off_a_call_under_way(fake: FakeServer) -> No
     await eventually(lambda: fake.peers[0].reader.at_eof(), "the connection is closed")
 
 
-def test_no_thread_is_started_for_what_goes_the_short_way() -> None:
+def test_no_thread_is_started_for_what_goes_the_short_way(short_way: None) -> None:
     ready, stop = threading.Event(), threading.Event()
     fake = FakeServer()
 
@@ -202,11 +204,11 @@ def test_no_thread_is_started_for_what_goes_the_short_way() -> None:
 
     server = threading.Thread(target=lambda: asyncio.run(serve()))
     server.start()
-    ready.wait(10)
+    assert ready.wait(60)
     before = set(threading.enumerate())
     with Queue("q", port=fake.port) as queue:
         queue.add("n")
         assert set(threading.enumerate()) == before
     stop.set()
-    server.join(10)
-    wait_until(lambda: not server.is_alive(), "the server has stopped")
+    server.join(60)
+    assert not server.is_alive()

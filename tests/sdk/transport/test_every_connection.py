@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from sdk.transport.conftest import get_through
 from support.fake_server import Command, FakeServer, Peer
 from support.transports import Client, client
 from support.waiting import eventually
@@ -33,7 +34,7 @@ Make = Callable[..., Client]
 
 
 @pytest.fixture(params=[False, True], ids=["pool", "blocking"])
-async def make(request: pytest.FixtureRequest, fake: FakeServer) -> AsyncIterator[Make]:
+async def make(request: pytest.FixtureRequest, fake: FakeServer, short_way: None) -> AsyncIterator[Make]:
     """Makes clients of the puppet with a token and connection options; they are closed after the test."""
     made: list[Client] = []
 
@@ -161,12 +162,16 @@ async def test_a_command_without_an_answer_times_out(fake: FakeServer, make: Mak
     async def answer(peer: Peer, command: Command) -> None:
         pass
 
-    fake.answer = answer
-    way = make(command_timeout=50)
-    with pytest.raises(CommandTimeout, match=r"PUSH for queue 'q': no answer from .* is unknown"):
-        await push(way)
-    with pytest.raises(CommandTimeout) as caught:
-        await state(way)
+    way = make(command_timeout=100)
+    for call, text in (
+        (push, r"PUSH for queue 'q': no answer from .* is unknown"),
+        (state, "no answer from"),
+    ):
+        fake.answer = fake._echo
+        await get_through(lambda: push(way))  # now it is connected
+        fake.answer = answer
+        with pytest.raises(CommandTimeout, match=text) as caught:
+            await call(way)
     assert "unknown" not in str(caught.value)
 
 
@@ -176,22 +181,24 @@ async def test_a_late_reply_is_not_taken_for_the_next_one(fake: FakeServer, make
     async def answer(peer: Peer, command: Command) -> None:
         held.append((peer, command))
 
-    fake.answer = answer
     way = make(command_timeout=100)
+    await get_through(lambda: push(way))  # now it is connected
+    fake.answer = answer
     with pytest.raises(CommandTimeout):
         await push(way)
+    await eventually(lambda: held, "it was read")
+    fake.answer = fake._echo
     peer, command = held[0]
     peer.reply(command, id="late")
-    fake.answer = fake._echo
-    assert await push(way) == "job-1"
+    assert await get_through(lambda: push(way)) == "job-1"
 
 
 async def test_a_long_poll_has_its_own_time_on_top(fake: FakeServer, make: Make) -> None:
     async def answer(peer: Peer, command: Command) -> None:
-        asyncio.get_running_loop().call_later(command["timeout"] / 1000, lambda: peer.reply(command, jobs=[]))
+        asyncio.get_running_loop().call_later(0.2, lambda: peer.reply(command, jobs=[]))
 
     fake.answer = answer
-    poll = core.PullBatch(queue="q", count=1, timeout=150)
+    poll = core.PullBatch(queue="q", count=1, timeout=60_000)
     reply = await make(command_timeout=100).call(poll, core.PullBatchReply)
     assert bytes(reply.jobs) == b"\x90"
 
@@ -199,7 +206,7 @@ async def test_a_long_poll_has_its_own_time_on_top(fake: FakeServer, make: Make)
 async def test_a_server_that_accepts_and_says_nothing_is_a_clear_error(fake: FakeServer, make: Make) -> None:
     fake.deaf = True
     with pytest.raises(ConnectTimeout, match=r"no answer within 0.03 s"):
-        await push(make(command_timeout=200, connect_timeout=30))
+        await push(make(connect_timeout=30, max_reconnect_attempts=1))
 
 
 async def test_an_unavailable_shard_is_asked_again(fake: FakeServer, make: Make) -> None:
@@ -216,17 +223,16 @@ async def test_an_unavailable_shard_is_asked_again(fake: FakeServer, make: Make)
 async def test_a_shard_that_stays_away_is_an_error(
     fake: FakeServer, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Pauses of 0.5, 1 and 2 s: the third would end too late, and the last answer has two seconds to arrive.
-    monkeypatch.setattr(pool, "SHARD_DELAY", 0.5)
-    monkeypatch.setattr(pool, "MAX_SHARD_DELAY", 60.0)
-    monkeypatch.setattr(pool.random, "uniform", lambda _low, high: high)
+    # After a short pause comes one that would end too late: the second answer has a minute to arrive.
+    pauses = iter((0.01, 3_600.0, 3_600.0, 3_600.0))
+    monkeypatch.setattr(pool.random, "uniform", lambda _low, _high: next(pauses) / pool.SHARD_DELAY)
 
     async def answer(peer: Peer, command: Command) -> None:
         peer.refuse(command, "Shard unavailable")
 
     fake.answer = answer
     with pytest.raises(ShardUnavailable, match=r"PUSH for queue 'q': Shard unavailable") as caught:
-        await push(make(command_timeout=3_400))
+        await push(make(command_timeout=60_000))
     assert caught.value.server_code == "SHARD_UNAVAILABLE"
     assert fake.names().count("PUSH") > 1
 

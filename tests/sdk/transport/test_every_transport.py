@@ -135,7 +135,7 @@ async def test_a_failed_job_is_retried_and_then_a_dead_letter(way: Client, queue
         assert await state(way, job_id) == expected
         if expected == "delayed":
             await way.call(jobs.Promote(id=job_id), Ok)
-    ended = await way.ended(queue, job_id, 5)
+    ended = await way.ended(queue, job_id, 60)
     assert (ended.state, ended.error, ended.attempts) == ("failed", "boo", 2)
 
 
@@ -155,7 +155,7 @@ async def test_a_running_job_is_cancelled(way: Client, queue: str) -> None:
     beat = await way.call(core.JobHeartbeat(id=job_id, token=token), core.HeartbeatReply)
     assert [(notice.id, notice.reason) for notice in beat.data.cancelled or ()] == [(job_id, "enough")]
     await way.call(core.Fail(id=job_id, token=token, error="stopped"), core.FailReply)
-    assert (await way.ended(queue, job_id, 5)).state == "cancelled"
+    assert (await way.ended(queue, job_id, 60)).state == "cancelled"
 
 
 async def test_what_was_pulled_returns_when_the_client_closes(
@@ -287,7 +287,7 @@ async def test_unicode_comes_back_as_it_went(way: Client, queue: str, data: obje
     assert job is not None
     assert (job["data"], job["tags"]) == (data, [name])
     await way.call(core.Ack(id=job_id, token=token, result=Raw(encode(data))), core.AckReply)
-    assert decode((await way.ended(queue, job_id, 5)).result) == data
+    assert decode((await way.ended(queue, job_id, 60)).result) == data
 
 
 async def test_large_data_comes_back_as_it_went(way: Client, queue: str) -> None:
@@ -297,7 +297,7 @@ async def test_large_data_comes_back_as_it_went(way: Client, queue: str) -> None
     assert job is not None
     assert job["data"] == data
     await way.call(core.Ack(id=job_id, token=token, result=Raw(encode(data))), core.AckReply)
-    assert decode((await way.ended(queue, job_id, 30)).result) == data
+    assert decode((await way.ended(queue, job_id, 60)).result) == data
 
 
 async def test_data_above_the_bound_is_refused(way: Client, queue: str) -> None:
@@ -384,7 +384,7 @@ async def test_closing_while_a_long_command_is_carried_out_ends_it_one_way_or_th
     await way.call(server.Ping(), server.PingReply)
     await way.close()
     try:
-        assert (await asyncio.wait_for(draining, 20)).count == 20_000
+        assert (await asyncio.wait_for(draining, 60)).count == 20_000
     except ConnectionLost as error:
         assert "closed" in str(error)  # noqa: PT017  # either may happen
     other = new_client()
