@@ -7,13 +7,23 @@ import json
 import logging
 import sys
 import threading
-import time
 
 import pytest
 from support.waiting import eventually
 
 from bunqueue.worker.locks import loop_monitor
-from bunqueue.worker.locks.loop_monitor import LoopMonitor, place_of
+from bunqueue.worker.locks.loop_monitor import BLOCKED, LoopMonitor, place_of
+
+
+class Clock:
+    """The time that the monitor sees."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(loop_monitor, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 async def test_a_loop_that_answers_owes_nothing() -> None:
@@ -28,38 +38,38 @@ async def test_a_loop_that_answers_owes_nothing() -> None:
 async def test_a_blocked_loop_is_told_again_after_twice_the_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop_monitor, "BLOCKED", 0.05)
+    clock = Clock(monkeypatch)
     looking = LoopMonitor(asyncio.get_running_loop())
-    told: list[int] = []
+    told: list[float] = []
 
     def look() -> None:
-        end = time.monotonic() + 0.35
-        while time.monotonic() < end:
+        for tenth in range(200):
+            clock.now = tenth / 10
+            before = len(caplog.records)
             looking.check(0.0)
-            told.append(len(caplog.records))
-            time.sleep(0.005)  # between two looks
+            told.extend([clock.now] * (len(caplog.records) - before))
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()  # the loop is blocked
-    assert 2 <= told[-1] <= 3  # at 0.05, 0.1 and 0.2 s
-    assert looking.lag > 0.2
-    await eventually(lambda: "loop continues after" in caplog.records[-1].getMessage(), "it goes on")
+    assert told == [BLOCKED, 2 * BLOCKED, 4 * BLOCKED, 8 * BLOCKED]
+    assert looking.lag == clock.now == 19.9
+    await eventually(lambda: "loop continues after 19.9 s" in caplog.records[-1].getMessage(), "it goes on")
 
 
 async def test_a_process_that_stood_still_is_not_a_blocked_loop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop_monitor, "BLOCKED", 0.05)
+    clock = Clock(monkeypatch)
     looking = LoopMonitor(asyncio.get_running_loop())
     looking.check(0.0)
-    time.sleep(0.1)  # noqa: ASYNC251  # nobody can answer, and nobody can look
-    looking.check(0.1)
+    clock.now = 2 * BLOCKED  # nobody could answer, and nobody could look
+    looking.check(2 * BLOCKED)
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "Python stood still for 0.1 s: the process was stopped, or native code"
+        "Python stood still for 4.0 s: the process was stopped, or native code"
     )
-    assert looking.lag < 0.05
+    assert looking.lag == 0
 
 
 async def test_a_loop_that_was_closed_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:

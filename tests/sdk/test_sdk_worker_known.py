@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 import pytest
-from support.waiting import eventually
+from support.server import quiet_port
+from support.waiting import PATIENCE_S, eventually, wait_until
 
 from bunqueue import ActiveJob, AsyncQueue, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
@@ -25,6 +26,10 @@ async def listed(queue: AsyncQueue) -> list[WorkerInfo]:
     """The registered workers of a queue."""
     reply = await queue._caller.call(workers.ListWorkers())
     return [worker for worker in reply.data.workers if queue.name in worker.queues]
+
+
+async def nobody_is_listed(queue: AsyncQueue) -> bool:
+    return not await listed(queue)
 
 
 async def test_a_worker_is_listed_from_its_start_to_its_end(
@@ -60,7 +65,7 @@ async def test_a_worker_is_listed_from_its_start_to_its_end(
         expected = {"active_jobs": 1, "processed_jobs": 2, "failed_jobs": 1, "current_job": slow.id}
         await eventually(lambda: shows(**expected), "its numbers are told")
         gate.set()
-    assert await listed(queue) == []
+    await eventually(lambda: nobody_is_listed(queue), "it has left the list")
 
 
 async def test_the_totals_of_a_worker_that_left_are_its_last_ones(
@@ -74,6 +79,7 @@ async def test_the_totals_of_a_worker_that_left_are_its_last_ones(
     await queue.add_bulk([("n", None)] * 5)
     async with Worker(queue.name, lambda job: None, **where) as worker:
         await eventually(lambda: worker.stats.completed == 5, "all is done")
+    await eventually(lambda: nobody_is_listed(queue), "it has left the list")
     assert await totals() == before + 5
 
 
@@ -105,8 +111,8 @@ async def test_a_blocked_loop_is_told_with_the_place(
     monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
 
     def parse() -> None:
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
+        end = time.monotonic() + PATIENCE_S
+        while caplog.text.count("loop blocked") < 2 and time.monotonic() < end:
             time.sleep(0.01)  # what blocks is a loop of calls here, seen from the outside
 
     async def handler(job: ActiveJob) -> None:
@@ -118,10 +124,13 @@ async def test_a_blocked_loop_is_told_with_the_place(
             await eventually(lambda: worker.stats.completed == 1, "it is done")
             await eventually(lambda: "loop continues" in caplog.text, "the end is told")
     told = [record.getMessage() for record in caplog.records if record.name == "bunqueue.worker"]
+    told = [words for words in told if not words.startswith("Python stood still")]  # the machine was busy
     place = rf"{__name__}\.test_a_blocked_loop.*\.parse:\d+"
-    assert re.search(rf"^loop blocked \d\.\d s in {place}: nothing else", told[0]), told
-    assert re.search(rf"^loop continues after \d\.\d s in {place}$", told[-1]), told
-    assert 2 <= len(told) <= 7  # at 0.2, 0.4, 0.8 s and so on, however long it takes, and at the end
+    *blocked, end = told
+    assert len(blocked) >= 2
+    for words in blocked:
+        assert re.search(rf"^loop blocked \d+\.\d s in {place}: nothing else", words), told
+    assert re.search(rf"^loop continues after \d+\.\d s in {place}$", end), told
 
 
 async def test_a_loop_that_turns_is_not_told_of(
@@ -156,7 +165,7 @@ async def test_health_over_a_workers_life(queue: AsyncQueue, where: EndpointOpti
     health = worker.health()
     assert (health.ok, health.state) == (True, "running")
     assert health.silence is not None
-    assert health.silence < 10
+    assert health.silence < 60
     stopping = asyncio.create_task(worker.stop())
     await eventually(lambda: worker.health().state == "stopping", "it stops")
     assert worker.health().ok  # a probe must not kill what drains
@@ -165,8 +174,8 @@ async def test_health_over_a_workers_life(queue: AsyncQueue, where: EndpointOpti
     assert (worker.health().ok, worker.health().state) == (False, "stopped")
 
 
-async def test_a_worker_without_a_server_is_not_well(unused_tcp_port: int) -> None:
-    worker = Worker("q", print, port=unused_tcp_port, on_error=lambda error: None)
+async def test_a_worker_without_a_server_is_not_well() -> None:
+    worker = Worker("q", print, port=quiet_port(), on_error=lambda error: None)
     await worker.start()
     assert worker.health().ok
     await eventually(lambda: not worker.health(max_silence=200).ok, "it is not well any more")
@@ -180,8 +189,12 @@ async def test_a_worker_whose_loop_is_blocked_is_not_well(
     monkeypatch.setattr(lock_renewer, "CHECK_S", 0.05)
     seen: list[Any] = []
 
+    def look() -> None:
+        wait_until(lambda: worker.health().loop_lag > 0.3, "its loop owes an answer")
+        seen.append(worker.health(max_silence=300))
+
     async def handler(job: ActiveJob) -> None:
-        thread = threading.Timer(0.6, lambda: seen.append(worker.health(max_silence=300)))
+        thread = threading.Thread(target=look)
         thread.start()
         thread.join()  # blocks the loop
 
@@ -208,7 +221,7 @@ async def test_what_is_worn_out_stops_in_order(
     await queue.add_bulk([("n", None)] * 20)
     worker = Worker(queue.name, lambda job: None, concurrency=2, **where, **option)
     assert worker.recycle_reason is None
-    assert await asyncio.wait_for(worker.serve(), 20) is None
+    assert await asyncio.wait_for(worker.serve(), 60) is None
     assert str(worker.recycle_reason).startswith(text)
     if "max_jobs" in option:
         assert worker.stats.completed == 4
