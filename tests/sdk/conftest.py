@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from support.server import Server
 
-from bunqueue import AsyncFlowProducer, AsyncQueue
+from bunqueue import AsyncFlowProducer, AsyncJobHandle, AsyncQueue
 from bunqueue.client.connection.endpoint_options import EndpointOptions
+from bunqueue.worker.locks import loop_monitor
 
 _numbers = itertools.count()
 
@@ -54,3 +56,14 @@ async def queues(where: EndpointOptions, name: str) -> AsyncIterator[list[AsyncQ
 async def flows(where: EndpointOptions) -> AsyncIterator[AsyncFlowProducer]:
     async with AsyncFlowProducer(**where) as flows:
         yield flows
+
+
+async def is_renewed(handle: AsyncJobHandle) -> bool:
+    """Whether the lock of a running job has been renewed."""
+    job = await handle.job()
+    return (job.last_heartbeat_ms or 0) > (job.started_at_ms or 0)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What was logged, apart from what a busy machine has workers say."""
+    return [record for record in caplog.records if record.module != loop_monitor.__name__.rpartition(".")[2]]

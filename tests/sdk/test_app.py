@@ -511,7 +511,7 @@ async def test_a_schedule_runs_now_and_says_how_that_went(app: Bunqueue) -> None
     name = f"{app.name}:report"
     async with app:
         handle = await app.run_schedule_async(name)
-        assert (handle.created, await handle.result(timeout=20_000)) == (True, "done")
+        assert (handle.created, await handle.result(timeout=60_000)) == (True, "done")
         second = await asyncio.to_thread(app.run_schedule, name)
         assert second.id != handle.id
         await outcome(app.async_queue.handle(second.id))

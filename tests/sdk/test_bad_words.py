@@ -11,7 +11,7 @@ from bunqueue import ActiveJob, AsyncQueue, JobLogHandler, JobNotFound, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.conversion.words import MAX_LINE, MAX_MESSAGE, storable
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 HALF = "half \udce9 \ud83d"
 
 

@@ -16,7 +16,7 @@ import pytest
 from bunqueue import ActiveJob, AsyncQueue, Batch, Bunqueue, Depends, Middleware, OptionError, Route, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 
 def timed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from bunqueue import ArgumentsError, Bunqueue, Depends, FlowJob, FlowProducer, JobFailed, OptionError
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-SOON = 20_000  # ms
+SOON = 60_000  # ms
 
 
 class Point(Struct):

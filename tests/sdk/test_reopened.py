@@ -92,7 +92,7 @@ async def test_events(where: EndpointOptions) -> None:
         for number in range(2):
             async with events:
                 await queue.add("n", number)
-                assert (await events.next(30_000)) is not None
+                assert (await events.next(60_000)) is not None
             assert await events.next() is None
 
 
@@ -102,4 +102,4 @@ def test_blocking_events(where: EndpointOptions) -> None:
         for number in range(2):
             with events:
                 queue.add("n", number)
-                assert events.next(30_000) is not None
+                assert events.next(60_000) is not None

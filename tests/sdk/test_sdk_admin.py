@@ -156,7 +156,7 @@ async def test_jobs_are_taken_by_hand(queue: AsyncQueue) -> None:
     assert await handle.heartbeat(lock_token=first.lock_token) is True
     await handle.complete({"sent": True}, lock_token=first.lock_token)
     assert await handle.result() == {"sent": True}
-    second = await queue.pull(timeout=1_000)
+    second = await queue.pull(timeout=60_000)
     assert second is not None
     assert second.lock_token is None
     await queue.handle(second.job.id).fail("not today", give_back=True)

@@ -84,7 +84,7 @@ async def test_a_batch_whose_results_cannot_be_used_runs_once(
     handle = await app.add_async("mail", **RETRYING)
     async with app:
         with pytest.raises(JobFailed):
-            await handle.result(timeout=30_000)
+            await handle.result(timeout=60_000)
         job = await handle.job()
     assert (job.state, runs) == ("failed", [0])
     assert "ResultError" in str(job.error)
@@ -104,7 +104,7 @@ async def test_a_typed_job_whose_result_cannot_be_encoded_runs_once(
     handle = await mail.add_async()
     async with app:
         with pytest.raises(JobFailed):
-            await handle.result(timeout=30_000)
+            await handle.result(timeout=60_000)
         job = await handle.job()
     assert (job.state, runs) == ("failed", [1])
     assert "the result of job 'mail' cannot be encoded: int at [0]" in str(job.error)

@@ -93,7 +93,7 @@ async def test_a_worker_rests_and_tries_again(where: EndpointOptions) -> None:
             assert await handles[3].result() == "done"
         assert started == [0, 1, 2, 3]
         assert (await queue.breakers())[0].state == "closed"
-        first, second = await events.next(5_000), await events.next(5_000)
+        first, second = await events.next(60_000), await events.next(60_000)
         assert first is not None
         assert second is not None
         assert (first.type, first.status, first.reason) == ("breaker", "open", "ConnectionError: 503")

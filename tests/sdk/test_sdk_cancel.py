@@ -147,7 +147,7 @@ async def test_a_thread_asks_whether_it_is_to_end(queue: AsyncQueue, make_worker
 
     async with make_worker(handler) as worker:
         handle = await queue.add("n")
-        await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, 60)
         await cancel(queue, handle, grace=60_000)
         await until(worker, cancelled=1)
         assert await handle.state() == "cancelled"
@@ -230,13 +230,14 @@ async def test_a_coroutine_that_takes_too_long_is_stopped(queue: AsyncQueue, mak
         return "never"
 
     async with make_worker(handler, on_failed=lambda job, error: failures.append(error)) as worker:
-        handle = await queue.add("n", timeout=1500)
+        handle = await queue.add("n", timeout=500, max_attempts=100)
         await until(worker, completed=1)
     assert [type(error) for error in ended] == [JobTimeout]
-    assert [type(error) for error in failures] == [JobTimeout]
     job = await handle.job()
-    assert (job.state, job.attempts, job.error) == ("completed", 1, None)
-    assert (worker.stats.failed, worker.stats.lost) == (1, 0)
+    assert (job.state, job.error) == ("completed", None)
+    assert job.attempts >= 1  # more if the machine was so busy that the second one took too long as well
+    assert [type(error) for error in failures] == [JobTimeout] * job.attempts
+    assert (worker.stats.failed, worker.stats.lost) == (job.attempts, 0)
 
 
 async def test_a_thread_learns_that_its_time_is_over(queue: AsyncQueue, make_worker: MakeWorker) -> None:
@@ -394,10 +395,10 @@ async def test_each_worker_forwards_what_its_own_jobs_log(
     ):
         async with make_worker(handler, forward_logs="debug"):
             first = await queue.add("n")
-            await first.result(20_000)
+            await first.result(60_000)
         second, unheard = await queue.add("n"), await other.add("n")
-        await second.result(20_000)
-        await unheard.result(20_000)
+        await second.result(60_000)
+        await unheard.result(60_000)
         for handle, lines in ((first, 1), (second, 1), (unheard, 0)):
 
             async def has_them(handle: AsyncJobHandle = handle, lines: int = lines) -> bool:

@@ -72,7 +72,7 @@ async def test_running_jobs_hear_that_they_are_cancelled(queues: list[AsyncQueue
     assert done.changed == 2
     for handle in handles[:2]:
         with pytest.raises(JobCancelled):
-            await handle.result(timeout=5_000)
+            await handle.result(timeout=60_000)
     assert await handles[2].state() == "waiting"
     again = await queue.cancel_found(state=["cancelled"])
     assert (again.changed, again.skipped) == (0, {"finished": 1})
@@ -81,7 +81,7 @@ async def test_running_jobs_hear_that_they_are_cancelled(queues: list[AsyncQueue
 async def test_handles_follow_jobs_to_another_queue(queues: list[AsyncQueue]) -> None:
     source, target = queues[0], queues[5]
     handles = [await source.add("job", n, job_id=f"{source.name}-{n}" if n % 2 else None) for n in range(4)]
-    waits = [asyncio.create_task(handle.result(timeout=20_000)) for handle in handles]
+    waits = [asyncio.create_task(handle.result(timeout=60_000)) for handle in handles]
     done = await source.move_found(target.name, state="waiting")
     assert (done.changed, done.skipped) == (4, {})
     assert (await source.counts()).waiting == 0

@@ -67,15 +67,15 @@ async def test_arguments_and_results_arrive(app: Bunqueue, where: EndpointOption
     async with app:
         order = Order(tenant="acme", note=SECRET)
         few, many = await pay.add_async(order), await pay.add_async(order, times=500)
-        assert await few.result(timeout=10_000) == [order]
-        assert await many.result(timeout=10_000) == [order] * 500
+        assert await few.result(timeout=60_000) == [order]
+        assert await many.result(timeout=60_000) == [order] * 500
         assert (await few.job()).data == {"order": {"tenant": "acme", "note": SECRET}}
     async with AsyncQueue(name, **where) as stranger:
         job = await stranger.handle(many.id).job()
         assert job.data["$encoded"].startswith("encrypted with key k1 (AES-GCM), ")
         assert job.result["$encoded"].startswith("encrypted with key k1 (AES-GCM), compressed (zstd), ")
         with pytest.raises(KeyMissing, match=r"encrypted with key k1.*there is no codec here"):
-            await stranger.handle(many.id).result(timeout=1000)
+            await stranger.handle(many.id).result(timeout=60_000)
         with pytest.raises(KeyMissing):
             job.data_as(dict[str, Order])
 
@@ -90,7 +90,7 @@ async def test_what_handlers_say_and_raise(app: Bunqueue, where: EndpointOptions
     async with app, AsyncQueue(name, **where) as stranger:
         handle = await app.get_async_queue().add("talk", {"a": SECRET}, max_attempts=1)
         with pytest.raises(JobFailed, match=f"ValueError: error {SECRET}"):
-            await handle.result(timeout=10_000)
+            await handle.result(timeout=60_000)
         job, lines, attempts = await handle.job(), await handle.logs(), await handle.attempts()
         assert lines[0].message == f"log {SECRET}"
         assert job.last_report is not None
@@ -115,7 +115,7 @@ async def test_handlers_in_processes(where: EndpointOptions, name: str) -> None:
     async with AsyncQueue(name, codec=CODEC, **where) as queue, AsyncQueue(name, **where) as stranger:
         handle = await queue.add("greet", {"x": SECRET})
         async with Worker(name, greet, run_in="process", codec=CODEC, **where):
-            assert await handle.result(timeout=30_000) == f"{SECRET} done"
+            assert await handle.result(timeout=60_000) == f"{SECRET} done"
         assert [line.message for line in await handle.logs()] == [f"log {SECRET}"]
         seen = repr([await stranger.handle(handle.id).job(), await stranger.handle(handle.id).logs()])
         assert SECRET not in seen
@@ -129,7 +129,7 @@ async def test_who_listens_hears_what_its_codec_can_read(where: EndpointOptions,
         Worker(name, lambda job: job.data, codec=CODEC, **where),
     ):
         await queue.add("j", {"x": SECRET})
-        heard, seen = await friend.next(10_000), await stranger.next(10_000)
+        heard, seen = await friend.next(60_000), await stranger.next(60_000)
     assert heard is not None
     assert seen is not None
     assert heard.data == {"x": SECRET}
@@ -159,12 +159,12 @@ async def test_bulk_flows_schedules_and_callbacks(app: Bunqueue, where: Endpoint
     async with app, AsyncFlowProducer(codec=CODEC, **where) as flows, AsyncQueue(name, **where) as stranger:
         queue = app.get_async_queue()
         handles = await queue.add_bulk([("child", {"x": f"{SECRET}{n}"}) for n in range(3)])
-        assert [await each.result(timeout=10_000) for each in handles] == [
+        assert [await each.result(timeout=60_000) for each in handles] == [
             f"{SECRET}{n} done" for n in range(3)
         ]
         tree = FlowJob("parent", {}, queue=name, children=[FlowJob("child", {"x": SECRET}, queue=name)])
         node = await flows.add(tree)
-        assert await node.job.result(timeout=10_000) == [f"{SECRET} done"]
+        assert await node.job.result(timeout=60_000) == [f"{SECRET} done"]
         assert (await node.children[0].job.job()).data == {"x": SECRET}
         on_dead = NewJob("dead", {"after": SECRET})
         await queue.add("fails", {"s": SECRET}, max_attempts=1, on_dead=on_dead)
@@ -193,7 +193,7 @@ async def test_workflows_signals_and_state(app: Bunqueue, where: EndpointOptions
         started = await buy.start_async(Order(tenant="acme", note=SECRET))
         await eventually(lambda: bool(calls), "the step has run")
         await started.signal("approve", {"by": SECRET})
-        assert await started.result(timeout=20_000) == f"charged {SECRET}, {SECRET}"
+        assert await started.result(timeout=60_000) == f"charged {SECRET}, {SECRET}"
         assert calls == [SECRET]  # it was not run again, though the run began anew
         assert SECRET not in repr(await stranger.workflow(started.id).info())
         assert await started.query() == {"charged": f"charged {SECRET}"}
@@ -211,8 +211,8 @@ async def test_keys_are_replaced_while_jobs_wait(where: EndpointOptions, name: s
             return job.data["x"]
 
         async with Worker(name, run, codec=ROTATED, **where):
-            assert await after.handle(old.id).result(timeout=10_000) == 1
-            assert await new.result(timeout=10_000) == 2
+            assert await after.handle(old.id).result(timeout=60_000) == 1
+            assert await new.result(timeout=60_000) == 2
         async with AsyncQueue(name, **where) as stranger:
             shown = [(await stranger.handle(each.id).job()).result["$encoded"] for each in (old, new)]
         assert all(each.startswith("encrypted with key k2") for each in shown)
@@ -240,7 +240,7 @@ async def test_a_worker_without_the_key_costs_no_attempt(
         assert "KeyMissing: the data of the job" in lines[0].message
         assert "k1" in lines[0].message
         async with Worker(name, run, codec=CODEC, **where):
-            assert await handle.result(timeout=10_000) == "done"
+            assert await handle.result(timeout=60_000) == "done"
 
 
 async def test_changed_data_is_a_dead_letter_that_says_so(where: EndpointOptions, name: str) -> None:
@@ -256,7 +256,7 @@ async def test_changed_data_is_a_dead_letter_that_says_so(where: EndpointOptions
 
         async with Worker(name, run, codec=CODEC, **where):
             with pytest.raises(JobFailed, match="PayloadTampered: the data of the job cannot be read"):
-                await handle.result(timeout=10_000)
+                await handle.result(timeout=60_000)
         assert "PayloadTampered" in str((await thief.handle(handle.id).job()).error)  # whoever looks sees why
 
 
@@ -273,8 +273,8 @@ async def test_what_is_not_encrypted_is_not_run(
         plain, forged = await stranger.add("greet", {"x": 1}), await stranger.add("greet", no_key)
         good, nothing = await queue.add("greet", {"x": 2}), await stranger.add("greet")
         async with Worker(name, lambda job: job.data, codec=CODEC, on_error=problems.append, **where):
-            assert await queue.handle(good.id).result(timeout=10_000) == {"x": 2}
-            assert await queue.handle(nothing.id).result(timeout=10_000) is None
+            assert await queue.handle(good.id).result(timeout=60_000) == {"x": 2}
+            assert await queue.handle(nothing.id).result(timeout=60_000) is None
 
             async def are_back() -> bool:
                 lines = [line.message for each in (plain, forged) for line in await each.logs()]
@@ -285,13 +285,13 @@ async def test_what_is_not_encrypted_is_not_run(
         assert all(isinstance(each, NotEncrypted) for each in problems)
         async with Worker(name, lambda job: job.data, codec=lax, **where):
             async with AsyncQueue(name, codec=lax, **where) as relaxed:
-                assert await relaxed.handle(plain.id).result(timeout=10_000) == {"x": 1}
-                assert await relaxed.handle(forged.id).result(timeout=10_000) == 1
+                assert await relaxed.handle(plain.id).result(timeout=60_000) == {"x": 1}
+                assert await relaxed.handle(forged.id).result(timeout=60_000) == 1
         taken = await stranger.add("taken")
         async with Worker(name, lambda job: "forged", **where):
-            await taken.result(timeout=10_000)
+            await taken.result(timeout=60_000)
         with pytest.raises(NotEncrypted, match=r"the result of job .* cannot be read: it is not encrypted"):
-            await queue.handle(taken.id).result(timeout=10_000)
+            await queue.handle(taken.id).result(timeout=60_000)
 
 
 def test_unique_and_groups_by_arguments_are_keyed(where: EndpointOptions, name: str) -> None:
@@ -353,9 +353,9 @@ async def test_no_file_has_the_plain_text(make_server: StartServer, tmp_path: Pa
 
         async with app:
             good, bad = await work.add_async(SECRET), await work.add_async(SECRET, fail=True)
-            await good.result(timeout=10_000)
+            await good.result(timeout=60_000)
             with pytest.raises(JobFailed):
-                await bad.result(timeout=10_000)
+                await bad.result(timeout=60_000)
             await app.get_async_queue().add("later", {SECRET: SECRET}, delay=60_000)
             await asyncio.to_thread(_control, where)
         if "host" in where:
@@ -402,4 +402,4 @@ def test_in_a_sandbox_tests_compare_what_programs_have_given() -> None:
         handle = welcome.add("ada")
         sandbox.assert_added("emails", "welcome", {"to": "ada"}, group="ada", unique=True)
         sandbox.drain(app)
-        assert handle.result(timeout=1000) == "sent to ada"
+        assert handle.result(timeout=60_000) == "sent to ada"

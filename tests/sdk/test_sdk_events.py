@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.server import Server, StartServer
+from support.server import Server, StartServer, quiet_port
 from support.waiting import eventually
 
 from bunqueue import (
@@ -30,7 +30,7 @@ from bunqueue import (
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import Ok, queues
 
-PATIENCE = 20_000  # ms; far more than anything here takes
+PATIENCE = 60_000  # ms; far more than anything here takes
 
 
 async def heard(events: AsyncQueueEvents, count: int) -> list[QueueEvent]:
@@ -146,7 +146,7 @@ def test_the_blocking_twin(where: EndpointOptions, name: str) -> None:
         thread = threading.Thread(target=lambda: told.extend(events))
         thread.start()
         queue.add_bulk([("n", None), ("n", None)])
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(told) <= 2
 
@@ -235,9 +235,9 @@ async def test_what_one_reader_does_with_data_is_its_own_business(where: Endpoin
         assert [event.data for event in await heard(other, 1)] == [{"pages": 3}]
 
 
-async def test_no_server_is_told_at_once(name: str, unused_tcp_port: int) -> None:
+async def test_no_server_is_told_at_once(name: str) -> None:
     options = ConnectionOptions(refused_timeout=50)
-    events = AsyncQueueEvents(name, port=unused_tcp_port, connection=options)
+    events = AsyncQueueEvents(name, port=quiet_port(), connection=options)
     with pytest.raises(ConnectTimeout, match="SubscribeEvents for queue 'sdk-"):
         await events.open()
     await events.close()

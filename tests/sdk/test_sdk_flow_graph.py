@@ -59,10 +59,10 @@ async def test_a_diamond_with_results_by_name_grows_and_is_retried_from_a_job(
         key: f"{name}:{key}" for key in ("fetch", "left", "right", "total")
     }
     async with Worker(name, run, **where), Worker(f"{name}-2", run, **where):
-        assert await graph.jobs["total"].result(timeout=20_000) == 3
+        assert await graph.jobs["total"].result(timeout=60_000) == 3
         again = flows.graph(name)
         await again.add({"more": FlowJob("half", {"n": 5}, queue=name).after("fetch")})
-        assert await again.jobs["more"].result(timeout=20_000) == 5
+        assert await again.jobs["more"].result(timeout=60_000) == 5
         assert sorted(await graph.retry("left")) == ["left", "total"]
         await in_state(graph, "completed")
     info = await graph.info()
@@ -86,7 +86,7 @@ async def test_errors_come_by_name_and_a_failed_flow_is_retried(
     jobs["late"] = FlowJob("late", queue=name, on_dead_dependency="ignore").after("right")
     graph = await flows.add_graph(jobs)
     async with Worker(name, run, **where), Worker(f"{name}-2", run, **where):
-        assert await graph.jobs["late"].result(timeout=20_000) == {"right": "ValueError: it is down"}
+        assert await graph.jobs["late"].result(timeout=60_000) == {"right": "ValueError: it is down"}
         await in_state(graph, "failed")
         info = await graph.info()
         assert info["total"].error == f"Child job {graph.id}:right failed: ValueError: it is down"
@@ -129,13 +129,13 @@ async def test_a_batch_grows_from_within_and_runs_its_callbacks_at_the_end(
             first, _ = await batch.add_all(
                 FlowJob(word, {"n": n}, queue=f"{name}-2") for n, word in enumerate(("first", "second"), 1)
             )
-            await first.result(timeout=20_000)
+            await first.result(timeout=60_000)
             info = (await batch.info()).batch
             assert info is not None
             assert (info.open, info.jobs, info.waiting) == (True, 3, ["on-complete", "on-success"])
             (line,) = (await flows.list_flows(prefix=name, queue=name)).flows
             assert (line.id, line.state, line.open) == (name, "running", True)
-        done = await batch.jobs["on-complete"].result(timeout=20_000)
+        done = await batch.jobs["on-complete"].result(timeout=60_000)
         assert done == ([[1, 2], ["ValueError: broken"]] if fails else [[1, 2, 3], []])
         await in_state(batch, "failed" if fails else "completed")
     ended = await batch.info()

@@ -248,7 +248,7 @@ async def test_parents_and_children(queue: AsyncQueue, where: EndpointOptions) -
         assert await parent.ignored_children() == {f"{queue.name}:{bad.id}": "ValueError: bad child"}
         assert await parent.failed_children() == await parent.ignored_children()
         await late.leave_parent()
-        assert await parent.result(30_000) == 0  # it waits for none any more
+        assert await parent.result(60_000) == 0  # it waits for none any more
         with pytest.raises(CommandFailed, match="has no parent"):
             await late.leave_parent()
 

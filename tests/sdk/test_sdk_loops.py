@@ -94,7 +94,7 @@ def test_a_worker_gives_its_jobs_back_and_may_start_again(
 
     async def again() -> None:
         async with worker:
-            await asyncio.to_thread(handle.result, 20_000)
+            await asyncio.to_thread(handle.result, 60_000)
 
     asyncio.run(again())
     assert handle.result() == "done"

@@ -50,7 +50,7 @@ async def test_dependencies_by_handles_and_ids(queue: AsyncQueue, where: Endpoin
     assert (await last.job()).depends_on == [first.id, second.id]
     done: list[int] = []
     async with Worker(queue.name, lambda job: done.append(job.data), concurrency=1, **where):
-        await last.result(30_000)
+        await last.result(60_000)
     assert done == [1, 2, 3]
     with pytest.raises(JobNotFound, match="Dependency job not found: nobody"):
         await queue.add("n", depends_on=["nobody"])
@@ -82,7 +82,7 @@ async def test_a_job_that_is_repeated(queue: AsyncQueue, where: EndpointOptions,
     await queue.add("n", repeat=repeat)
     async with Worker(queue.name, lambda job: runs.append(job.id), **where) as worker:
         while worker.stats.completed < 3:
-            await (await queue.add("other", priority=1)).wait(30_000)
+            await (await queue.add("other", priority=1)).wait(60_000)
     assert len(set(runs) - {""}) >= 3
 
 

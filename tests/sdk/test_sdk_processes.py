@@ -243,9 +243,12 @@ async def test_a_job_that_is_out_of_time_is_told(
         await eventually(before.exists, "a process runs jobs")
         await first.cancel(grace=60_000)
         await until(worker, cancelled=1)
-        handle = await queue.add("n", str(path), timeout=1500)
-        await until(worker, failed=1)
-        assert (await handle.job()).error == "Job timeout exceeded"
+        failed = 0
+        while not path.with_suffix(".ended").exists():  # a busy machine may not have begun in time
+            handle = await queue.add("n", str(path), timeout=1500)
+            failed += 1
+            await until(worker, failed=failed)
+            assert (await handle.job()).error == "Job timeout exceeded"
     assert path.with_suffix(".ended").read_text().startswith("JobTimeout: ")
 
 
@@ -300,7 +303,7 @@ async def test_one_that_died_between_two_jobs_costs_no_attempt(
         assert worker._current is not None
         (idle,) = worker._current._runner._processes._idle
         await asyncio.to_thread(idle._popen.wait)
-        second = await (await queue.add("n")).result(20_000)
+        second = await (await queue.add("n")).result(60_000)
     assert second["pid"] != first["pid"]
 
 
@@ -314,7 +317,7 @@ async def test_what_middleware_carries_is_around_the_handler_there(
 
     handles = [await queue.add("n", tenant) for tenant in ("acme", "ajax")]
     async with make_worker(in_process.see_around, middleware=[Tenant()]):
-        results = [await handle.result(20_000) for handle in handles]
+        results = [await handle.result(60_000) for handle in handles]
     (acme,), (ajax,) = results
     assert acme.startswith("{'tenant': 'acme'} in ")
     assert ajax.startswith("{'tenant': 'ajax'} in ")
@@ -403,7 +406,7 @@ def test_handlers_of_the_program_itself(shared_server: Server, tmp_path: Path) -
         assert wait_until(handle.result, "it is done") == "__mp_main__"
         assert len(children(running.pid)) == 1
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0
 
 
 def test_a_program_that_starts_its_worker_when_imported_is_told(
@@ -412,7 +415,7 @@ def test_a_program_that_starts_its_worker_when_imported_is_told(
     running = program(tmp_path, "", shared_server.port)
     with Queue("sdk-process-main", port=shared_server.port) as queue:
         handle = queue.add("n", max_attempts=1)
-        _, errors = running.communicate(timeout=30)
+        _, errors = running.communicate(timeout=60)
         assert running.returncode == 1
         assert "ProcessBroken: no process can be started to run handlers in: it cannot import" in errors
         assert 'put what starts it under if __name__ == "__main__":' in errors

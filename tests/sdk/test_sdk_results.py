@@ -84,7 +84,7 @@ async def test_a_thousand_are_waited_for_at_a_time(queue: AsyncQueue, where: End
 async def test_many_threads_wait(queue: AsyncQueue, where: EndpointOptions) -> None:
     def ask(number: int) -> int:
         with Queue(queue.name, **where) as blocking:
-            result: int = blocking.add("double", number).result(30_000)
+            result: int = blocking.add("double", number).result(60_000)
             return result
 
     async with working(queue, where):

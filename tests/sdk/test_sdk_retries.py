@@ -131,10 +131,10 @@ async def test_rules_and_waits_of_a_job(where: EndpointOptions) -> None:
         never = await queue.add("never", backoff=1, max_attempts=9, never_on=[Declined])
         on = await queue.add("on", backoff=1, max_attempts=9, retry_on=[ConnectionError])
         after = await queue.add("after", backoff=Backoff(60_000, max_delay=15, retry_after=True))
-        assert await after.result(10_000) == "done"
+        assert await after.result(60_000) == "done"
         for job, error in ((never, "Stolen: no"), (on, "ValueError: wrong")):
             with pytest.raises(JobFailed, match=error):
-                await job.result(10_000)
+                await job.result(60_000)
         kept = [(each.number, each.outcome, each.error_type, each.delay) for each in await after.attempts()]
         busy = f"{__name__}.Busy"
         assert kept[:2] == [(1, "explicit_fail", busy, 15), (2, "explicit_fail", busy, 10)]
@@ -158,7 +158,7 @@ async def test_the_log_says_in_which_attempt(where: EndpointOptions) -> None:
 
     async with AsyncQueue("logged", **where) as queue, Worker("logged", handler, **where):
         job = await queue.add("n", backoff=20)  # moments are told apart by ms
-        await job.result(10_000)
+        await job.result(60_000)
         assert [(line.message, line.attempt) for line in await job.logs()] == [("try 0", 1), ("try 1", 2)]
 
 
@@ -200,26 +200,26 @@ async def test_rules_of_functions(where: EndpointOptions) -> None:
     app.on("exhausted")(lambda job, error: exhausted.append(job.name))
     async with app:
         tries: list[str] = []
-        assert await (await listed.add_async("away")).result(10_000) == "done"
+        assert await (await listed.add_async("away")).result(60_000) == "done"
         for kind in ("refused", "value"):
             tries.clear()
             with pytest.raises(JobFailed, match="after 1 attempt"):
-                await (await listed.add_async(kind)).result(10_000)
+                await (await listed.add_async(kind)).result(60_000)
         tries.clear()  # what a job says comes first
         own = await listed.options(retry_on=[ValueError], backoff=1).add_async("value")
-        assert await own.result(10_000) == "done"
+        assert await own.result(60_000) == "done"
         with pytest.raises(JobFailed, match=r"after 1 attempt: .*Slotted: enough"):
-            await (await asked_for.add_async("enough")).result(10_000)
+            await (await asked_for.add_async("enough")).result(60_000)
         again = await asked_for.options(backoff=1, max_attempts=2).add_async("again")
         with pytest.raises(JobFailed, match="after 2 attempts"):
-            await again.result(10_000)
+            await again.result(60_000)
         broken = await broken_rule.options(max_attempts=1).add_async()
         with pytest.raises(JobFailed, match="ValueError: mine"):
-            await broken.result(10_000)
+            await broken.result(60_000)
         assert "its retry rule raised ZeroDivisionError" in ((await broken.attempts())[0].stack or "")
         for name in ("batch", "route"):
             with pytest.raises(JobFailed, match="after 1 attempt"):
-                await (await app.add_async(name)).result(10_000)
+                await (await app.add_async(name)).result(60_000)
         await eventually(lambda: len(exhausted) == 7, "all hooks were called")
     assert ("ConnectionError", 0) in asked
 
@@ -239,7 +239,7 @@ async def test_rules_of_workers_and_routes(where: EndpointOptions) -> None:
             ):
                 job = await queue.add(name, data, max_attempts=2)
                 with pytest.raises(JobFailed, match=error):
-                    await job.result(20_000)
+                    await job.result(60_000)
                 types = [each.error_type for each in await job.attempts()]
                 assert types[0] in (f"{__name__}.Stolen", "ConnectionResetError", "ValueError")
 
@@ -258,12 +258,12 @@ async def test_a_job_for_those_that_have_failed_for_good(where: EndpointOptions)
 
     async with app, ops:
         by_function = await pay.add_async()
-        await by_function.wait(10_000)
+        await by_function.wait(60_000)
         by_job = await pay.options(on_dead=alarm).add_async()  # without arguments
-        await by_job.wait(10_000)
+        await by_job.wait(60_000)
         queue = app.async_queue
         plain = await queue.add("pay", {}, on_dead=NewJob("note", {"a": 1}, max_attempts=9, delay=60_000))
-        await plain.wait(10_000)
+        await plain.wait(60_000)
         await eventually(lambda: len(told) == 2, "both alarms have run")
         assert {(team, cause.id) for team, cause in told} == {("billing", by_function.id), ("all", by_job.id)}
         cause = told[0][1]

@@ -105,7 +105,7 @@ def test_the_second_signal_does_not_wait(shared_server: Server, process: Process
 def test_a_coroutine_that_exits_ends_its_own_job_only(shared_server: Server, process: Process) -> None:
     with Queue("sdk-service-async", port=shared_server.port) as queue:
         handle = queue.add("exit", 0, max_attempts=1)
-        assert handle.wait(timeout=30_000).state == "failed"
+        assert handle.wait(timeout=60_000).state == "failed"
         assert handle.job().error == "SystemExit: 3"
         assert process.popen.poll() is None
         process.popen.send_signal(signal.SIGTERM)

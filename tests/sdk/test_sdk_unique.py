@@ -140,9 +140,9 @@ async def test_supersede_cancels_what_runs_and_then_runs(queue: AsyncQueue, wher
         await asyncio.wait_for(began.wait(), 20)
         second = await queue.add("n", 1, unique_key="k", dedup=Dedup(on_conflict="supersede"))
         assert (second.created, second.conflict, second.holder) == (True, "superseded", first.id)
-        assert await second.result(timeout=20_000) == 1
+        assert await second.result(timeout=60_000) == 1
         with pytest.raises(JobCancelled, match=f"superseded by job {second.id}"):
-            await first.result(timeout=20_000)
+            await first.result(timeout=60_000)
     assert log == ["0 begins", "0 is cancelled", "1 begins"]
 
 

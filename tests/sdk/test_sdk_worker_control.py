@@ -59,7 +59,7 @@ async def test_a_paused_worker_takes_nothing_and_goes_on_with_what_it_has(
         assert worker.paused
         polled = await queue.add("n")  # a poll was under way, and may bring it: it goes back
         gate.open.set()
-        await first.result(10_000)
+        await first.result(60_000)
         await eventually(lambda: worker.stats.active == 0, "nothing is in hand")
         later = await queue.add("n")
         assert gate.most == 1
@@ -72,7 +72,7 @@ async def test_a_paused_worker_takes_nothing_and_goes_on_with_what_it_has(
         assert (await polled.job()).attempts == 0
         worker.resume()
         for job in (polled, later):
-            await job.result(10_000)
+            await job.result(60_000)
 
 
 async def test_a_worker_may_be_paused_before_it_starts_and_from_a_thread(
@@ -85,7 +85,7 @@ async def test_a_worker_may_be_paused_before_it_starts_and_from_a_thread(
         thread = threading.Thread(target=worker.resume)
         assert (await job.job()).state == "waiting"
         thread.start()
-        await job.result(10_000)
+        await job.result(60_000)
         thread.join()
 
 
@@ -113,7 +113,7 @@ async def test_more_places_are_used_at_once_and_fewer_when_jobs_have_ended(
 
 async def test_threads_follow(queue: AsyncQueue, where: EndpointOptions) -> None:
     both = threading.Barrier(3)
-    async with Worker(queue.name, lambda job: both.wait(10), concurrency=1, **where) as worker:
+    async with Worker(queue.name, lambda job: both.wait(60), concurrency=1, **where) as worker:
         worker.set_concurrency(3)
         await queue.add_bulk([("n", None)] * 3)  # each waits for the other two
         await eventually(lambda: worker.stats.completed == 3, "three ran at the same time")
@@ -179,5 +179,5 @@ async def test_it_stays_paused_over_a_restart_of_the_server(
             assert (await job.job()).state == "waiting"
             worker.resume()
             begun = time.monotonic()
-            await job.result(10_000)
-            assert time.monotonic() - begun < 5
+            await job.result(60_000)
+            assert time.monotonic() - begun < 30

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sdk.conftest import told
 from support.server import PROGRAM, ROOT, Server
 from support.waiting import eventually, wait_until
 
@@ -91,7 +92,7 @@ async def test_each_job_begins_and_ends_in_the_log(
 ) -> None:
     handle = await queue.add("welcome", {"password": SECRET})
     async with Worker(queue.name, fine, **where):
-        await handle.result(20_000)
+        await handle.result(60_000)
         await eventually(lambda: of(log, "job_completed"), "it is logged")
     (begun,), (ended,) = of(log, "job_started"), of(log, "job_completed")
     assert (begun.levelno, ended.levelno) == (logging.DEBUG, logging.INFO)
@@ -119,7 +120,7 @@ async def test_failures_have_level_traceback_and_delay(
     worker = batches._make_workers()[0] if how == "batch" else Worker(queue.name, handler, **options, **where)
     handle = await queue.add("n", {"password": SECRET}, max_attempts=2, backoff=50)
     async with worker:
-        assert (await handle.wait(30_000)).state == "failed"
+        assert (await handle.wait(60_000)).state == "failed"
         await eventually(lambda: of(log, "job_failed"), "it is logged")
     (again,), (final,) = of(log, "job_retried"), of(log, "job_failed")
     assert (again.levelno, final.levelno) == (logging.WARNING, logging.ERROR)
@@ -159,7 +160,7 @@ async def test_names_and_ids_stay_on_their_line(
 ) -> None:
     handle = await queue.add(NASTY, job_id=f"{queue.name}\n\x9bid")
     async with Worker(queue.name, fine, **where):
-        await handle.result(20_000)
+        await handle.result(60_000)
         await eventually(lambda: of(log, "job_completed"), "it is logged")
     (ended,) = of(log, "job_completed")
     assert ended.message.isprintable()
@@ -172,8 +173,8 @@ async def test_at_the_level_that_python_has_only_trouble_is_logged(
 ) -> None:
     handle = await queue.add("n")
     async with Worker(queue.name, fine, **where):
-        await handle.result(20_000)
-    assert [record for record in caplog.records if record.name == "bunqueue.worker"] == []
+        await handle.result(60_000)
+    assert [record for record in told(caplog) if record.name == "bunqueue.worker"] == []
 
 
 async def test_a_stop_says_for_what_it_waits_and_what_it_ends(
@@ -233,8 +234,8 @@ def test_json_lines_until_sigterm(how: str, by_variable: bool, shared_server: Se
             process.send_signal(signal.SIGTERM)
             wait_until(lambda: "worker_stopping" in (tmp_path / "log").read_text(), "it stops")
             (tmp_path / "begun.go").touch()
-            assert process.wait(30) == 0
-            assert handle.result(0) == "done"
+            assert process.wait(60) == 0
+            assert handle.result(60_000) == "done"
     finally:
         process.kill()
         process.wait()

@@ -327,14 +327,14 @@ async def test_arguments_and_results_of_an_app(where: EndpointOptions) -> None:
 
     async with app:
         handle = await price.add_async(ORDER, Parcel(Decimal("0.5")), rate=Decimal("2"))
-        result = await handle.result(10_000)
+        result = await handle.result(60_000)
         assert result == Page[Decimal](items=[Decimal("5.00"), Decimal("0.5")])
         other = await echo.add_async((ID, datetime.timedelta(1)), {Kind.FAST})
-        assert await other.result(10_000) == Box({Kind.FAST})
+        assert await other.result(60_000) == Box({Kind.FAST})
         flow = await app.async_flows.add(
             price.job(ORDER, Parcel(Decimal(1))).after(echo.job((ID, DAY - DAY), set()))
         )
-        assert (await flow.job.result(10_000)).items == [Decimal("2.50"), Decimal(1)]
+        assert (await flow.job.result(60_000)).items == [Decimal("2.50"), Decimal(1)]
         assert (await other.job()).result_as(Box[set[Kind]]) == Box({Kind.FAST})
 
 
@@ -353,9 +353,9 @@ async def test_data_and_results_of_a_queue(where: EndpointOptions) -> None:
     worker = Worker("parcels", {"ship": ship, "weigh": weigh}, concurrency=2, **where)
     async with AsyncQueue("parcels", **where) as queue, worker:
         shipped = (await queue.add("ship", ORDER)).returning(Item)
-        assert await shipped.result(10_000) == Item(name="tea", price=Decimal("2.50"))
+        assert await shipped.result(60_000) == Item(name="tea", price=Decimal("2.50"))
         weighed = (await queue.add("weigh", Parcel(Decimal("0.5"), {"a"}))).returning(Parcel)
-        assert await weighed.result(10_000) == Parcel(Decimal("0.5"), {"a"})
+        assert await weighed.result(60_000) == Parcel(Decimal("0.5"), {"a"})
         assert sorted(map(type, met), key=str) == sorted([Order, Parcel], key=str)
         job = await shipped.job()
         assert (job.data_as(Order), job.result_as(Item).name) == (ORDER, "tea")
@@ -363,7 +363,7 @@ async def test_data_and_results_of_a_queue(where: EndpointOptions) -> None:
             job.data_as(Parcel)
         wrong = await queue.add("ship", {"id": "?"}, max_attempts=5)
         with pytest.raises(JobFailed, match="ArgumentsError: job 'ship': its data is not what"):
-            await wrong.result(10_000)
+            await wrong.result(60_000)
         async with Worker("boxes", lambda job: job.data["item"], **where):
             box: FlowJob[Any] = FlowJob("box", Box(3), queue="boxes", result_type=int)
             assert box.result_type is int

@@ -281,13 +281,13 @@ async def test_a_batch_in_a_thread_comes_to_its_end_before_its_jobs_run_again(
     def together(jobs: list[ActiveJob]) -> None:
         twice.extend(job.id for job in jobs if job.id in running)
         running.extend(job.id for job in jobs)
-        ended.wait(20)  # until the timeouts of its jobs have passed
+        ended.wait(60)  # until the timeouts of its jobs have passed
         for job in jobs:
             running.remove(job.id)
 
     ended = threading.Event()
     async with Worker(queue.name, Batch(together, size=2, max_wait=1), concurrency=4, **where) as worker:
-        jobs = [NewJob("n", number, timeout=1_000, max_attempts=2, backoff=1) for number in range(2)]
+        jobs = [NewJob("n", number, timeout=1_000, max_attempts=100, backoff=1) for number in range(2)]
         handles = await queue.add_bulk(jobs)
         held = worker._current._renewer  # type: ignore[union-attr]
         await eventually(
