@@ -79,7 +79,7 @@ def test_a_task_becomes_a_job_and_its_result_is_found(
 def test_coroutines_priorities_and_times(bunqueue: Sandbox) -> None:
     result = tasks.add_later.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1, 2)
     job = bunqueue.assert_added("slow", "shop.tasks.add_later", priority=5)
-    assert 3_590_000 < job.run_at_ms - job.created_at_ms <= 3_600_000
+    assert 3_000_000 < job.run_at_ms - job.created_at_ms <= 3_600_000
     assert bunqueue.drain(run_task) == []
     bunqueue.drain(run_task, within=timedelta(hours=1))
     result.refresh()
@@ -244,7 +244,7 @@ def test_the_worker_command(server: Server, tmp_path: Path) -> None:
         try:
             wait_until(lambda: all(backend.get_result(each).is_finished for each in ids), "all are done")
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(30) == 0
+            assert worker.wait(60) == 0
         finally:
             worker.kill()
         assert worker.stdout.read() == "bunqueue_worker: working on default, slow\n"

@@ -190,7 +190,7 @@ async def test_handlers_in_processes_are_within_the_span_of_their_run(server: Se
         job = await queue.add("n")
         worker = Worker("emails", traced.handler, run_in="process", port=server.port, middleware=[tracing])
         async with worker:
-            seen = await job.result(30_000)
+            seen = await job.result(60_000)
     (run,) = traces.named("process emails")
     trace_id, span_id = identity(run.get_span_context())
     assert seen == {"trace": f"{trace_id:032x}", "parent": f"{span_id:016x}"}
@@ -202,7 +202,7 @@ async def test_steps_in_processes_are_spans_within_their_run(server: Server, tra
         job = await queue.add("n")
         handler = traced.stepping_handler
         async with Worker("emails", handler, run_in="process", port=server.port, middleware=[tracing]):
-            seen = await job.result(30_000)
+            seen = await job.result(60_000)
     (run,) = traces.named("process emails")
     trace_id, span_id = identity(run.get_span_context())
     assert [(span["name"], span["status"]) for span in seen] == [
@@ -222,5 +222,5 @@ async def test_handlers_in_processes_have_what_structlog_binds(server: Server) -
         around = JobContext(bind={"tenant": "x-tenant"})
         handler = traced.logging_handler
         async with Worker("emails", handler, run_in="process", port=server.port, middleware=[around]):
-            seen = await job.result(30_000)
+            seen = await job.result(60_000)
     assert seen == {"queue": "emails", "job": "n", "job_id": job.id, "attempt": 1, "tenant": "acme"}

@@ -240,7 +240,7 @@ async def test_a_relay_is_a_service(bunqueue: Sandbox, case: Case, caplog: pytes
     await eventually(lambda: len(bunqueue.added("emails")) == 2, "it was brought, in the end")
     assert "the outbox waits: PUSH for queue 'emails'" in caplog.text
     relay.stop_soon()
-    assert await asyncio.wait_for(serving, 20) is None
+    assert await asyncio.wait_for(serving, 60) is None
 
 
 def test_adding_right_after_the_commit(bunqueue: Sandbox, case: Case, queue: Queue) -> None:

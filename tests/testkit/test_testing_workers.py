@@ -366,7 +366,7 @@ def press():
 
 def plain(job):
     press()
-    threading.Event().wait(60)
+    threading.Event().wait(600)
 
 async def waits(job):
     threading.Timer(0.2, press).start()

@@ -15,7 +15,7 @@ from support.waiting import eventually
 from bunqueue import Bunqueue, Flow, JobFailed, Unrecoverable
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 
-PATIENCE = 20_000
+PATIENCE = 60_000
 MANY = 12  # over two queues, so that each shard has some
 
 

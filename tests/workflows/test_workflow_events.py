@@ -10,7 +10,7 @@ import pytest
 from bunqueue import AsyncQueueEvents, Bunqueue, Flow, Retry, Undo
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-PATIENCE = 30_000
+PATIENCE = 60_000
 OF_WORKFLOWS: Final = ("step", "signalled", "suspended", "undoing", "continued", "failed", "completed")
 
 

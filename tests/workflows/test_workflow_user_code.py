@@ -17,7 +17,7 @@ from support.waiting import eventually
 from bunqueue import BlockingFlow, Bunqueue, Flow, Retry, Undo, current_job
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-PATIENCE = 30_000
+PATIENCE = 60_000
 CANCELLED = "CancelledError: the code of the job has cancelled it, not its worker"
 
 

@@ -377,7 +377,7 @@ async def test_waits_end_with_their_workflow(where: EndpointOptions, how: str) -
         await comes_to("waiting-signal")
         await handle.signal("go", "on")
         await handle.signal("stop", "in the end")
-        assert await handle.result(timeout=20_000) == "in the end"
+        assert await handle.result(timeout=60_000) == "in the end"
 
 
 @promises(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -14,7 +15,7 @@ from support.waiting import eventually
 from bunqueue import AsyncQueue, BlockingFlow, Bunqueue, Flow, JobCancelled, JobFailed, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
-PATIENCE = 20_000
+PATIENCE = 60_000
 
 
 @dataclass
@@ -42,7 +43,10 @@ async def test_an_order_from_its_start_to_its_receipt(where: EndpointOptions) ->
     async def pack(item: str) -> str:
         return f"parcel with {item}"
 
+    signalled = threading.Event()
+
     def pay(order: Order) -> str:
+        assert signalled.wait(60)
         return f"charge for {order.id}"
 
     @app.workflow(max_attempts=5)
@@ -57,7 +61,8 @@ async def test_an_order_from_its_start_to_its_receipt(where: EndpointOptions) ->
     async with app:
         given = Order("7", ["lamp", "book", "pen"])
         handle = await order.start_async(given, id=f"order-{uuid4()}")
-        assert await handle.signal("approval", True) is False  # it sleeps still
+        assert await handle.signal("approval", True) is False  # it pays still
+        signalled.set()
         again = await order.start_async(given, id=handle.id)
         assert (handle.created, again.created) == (True, False)
         receipt = await handle.result(PATIENCE)
@@ -193,7 +198,7 @@ async def test_waits_for_a_job_outlive_the_run_that_began_them(where: EndpointOp
     async with other_queue, app:
         job = await other_queue.add("work", {})
         handle = await impatient.start_async(job.id)
-        await asyncio.wait_for(waits.wait(), 20)
+        await asyncio.wait_for(waits.wait(), 60)
         other = asyncio.ensure_future(job.result(PATIENCE))
         await asyncio.sleep(0)  # it has begun to wait with the same command
         joined.set()
