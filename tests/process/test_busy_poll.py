@@ -3,54 +3,72 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from bunqueue.server.host import busy_poll
 from bunqueue.server.host.busy_poll import LoopPoll
 
-WINDOW_US = 200_000  # long, so that a slow machine changes nothing
+WINDOW_US = 200
+
+
+class Loop:
+    """The clock of what polls, and how often it gave way to others: each time that it has seen nothing."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000_000  # ns
+        self.looks = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def look(self) -> None:
+        self.looks += 1
+
+    async def turn(self, times: int = 10) -> int:
+        """Let the event loop turn; how often it has looked meanwhile."""
+        before = self.looks
+        for _ in range(times):
+            await asyncio.sleep(0)
+        return self.looks - before
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When it gave way to others, as it does each time that it has seen nothing."""
-    moments: list[float] = []
-    monkeypatch.setattr(busy_poll, "give_way", lambda: moments.append(time.monotonic()))
-    return moments
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    loop = Loop()
+    monkeypatch.setattr(busy_poll, "time", loop)
+    monkeypatch.setattr(busy_poll, "give_way", loop.look)
+    return loop
 
 
-async def test_what_is_heard_once_is_slept_on(looks: list[float]) -> None:
+async def test_what_is_heard_once_is_slept_on(loop: Loop) -> None:
     LoopPoll(WINDOW_US).on_read(100)
-    await asyncio.sleep(0.01)  # in which it would look
-    assert looks == []
+    assert await loop.turn() == 0
 
 
-async def test_what_is_heard_again_at_once_is_looked_out_for_and_then_slept_on(looks: list[float]) -> None:
+async def test_what_is_heard_again_at_once_is_looked_out_for_and_then_slept_on(loop: Loop) -> None:
     poll = LoopPoll(WINDOW_US)
-    begun = time.monotonic()
     poll.on_read(100)
+    loop.now += 1000 * WINDOW_US - 1
     poll.on_read(100)
-    await asyncio.sleep(2 * WINDOW_US / 1e6)  # the window
-    assert looks
-    seen = len(looks)
-    assert looks[-1] - begun >= WINDOW_US / 1e6 / 2
-    await asyncio.sleep(0.01)  # in which it would look
-    assert len(looks) == seen
+    assert await loop.turn() > 5
+    loop.now += 1000 * WINDOW_US - 1
+    assert await loop.turn() > 5
+    loop.now += 1
+    assert await loop.turn() == 0
+    poll.on_read(100)  # after the window
+    assert await loop.turn() == 0
 
 
-async def test_a_window_of_nothing_never_looks(looks: list[float]) -> None:
+async def test_a_window_of_nothing_never_looks(loop: Loop) -> None:
     poll = LoopPoll(0)
     poll.on_read(100)
     poll.on_read(100)
-    await asyncio.sleep(0.01)  # in which it would look
-    assert looks == []
+    assert await loop.turn() == 0
 
 
-async def test_much_at_once_is_not_looked_out_for(looks: list[float]) -> None:
+async def test_much_at_once_is_not_looked_out_for(loop: Loop) -> None:
     poll = LoopPoll(WINDOW_US)
     for _ in range(3):
         poll.on_read(busy_poll.SMALL + 1)
-    await asyncio.sleep(0.01)  # in which it would look
-    assert looks == []
+    assert await loop.turn() == 0
