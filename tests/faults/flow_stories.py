@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from faults.kill_stories import Story
-from support.several_shards import SETTLES_S
 from support.waiting import eventually
 
 TOLD = ("Forward", "Forwarded", "Outcomes")  # when a child is decided
@@ -41,7 +40,7 @@ class Flow(Story):
         async def is_there() -> bool:
             return (await self.world.census()).keys() >= set(self.ids)
 
-        await eventually(is_there, "the whole flow is there", SETTLES_S)
+        await eventually(is_there, "the whole flow is there")
         assert await self.world.state(self.parent) == "waiting-children"
 
     async def runs(self) -> None:
@@ -94,7 +93,7 @@ class PushFlowOnce(PushFlow):
         async def is_settled() -> bool:  # some shards may hear of the decision later
             return (await world.census()).keys() in (set(), set(self.ids))
 
-        await eventually(is_settled, "all of the flow is there, or nothing", SETTLES_S)
+        await eventually(is_settled, "all of the flow is there, or nothing")
         if await world.census():
             await self.runs()
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from faults.kill_stories import Story
-from support.several_shards import SETTLES_S
 from support.waiting import eventually
 
 
@@ -47,7 +46,7 @@ class Children(Story):
         async def both_are_there() -> bool:
             return len(await world.census()) == 3
 
-        await eventually(both_are_there, "both children are there", SETTLES_S)
+        await eventually(both_are_there, "both children are there")
         for shard in (2, 3):
             child, token = await world.pull(world.queue(shard, "parts"))
             await world.ok("ACK", id=child, token=token, result=shard)
@@ -75,7 +74,7 @@ class CancelledChildren(Children):
         async def both_are_there() -> bool:
             return len(await self.world.census()) == 3
 
-        await eventually(both_are_there, "both children are there", SETTLES_S)
+        await eventually(both_are_there, "both children are there")
 
     async def act(self) -> None:
         self.reply = await self.world.once("Cancel", id=self.id, reason="withdrawn")
@@ -91,4 +90,4 @@ class CancelledChildren(Children):
                 [await world.state(child) == "unknown" for child in self.children]
             )  # they had not begun
 
-        await eventually(all_have_ended, "the children are cancelled, too", SETTLES_S)
+        await eventually(all_have_ended, "the children are cancelled, too")

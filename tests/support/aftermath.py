@@ -14,7 +14,7 @@ from .waiting import eventually
 from .wire import Address, Wire
 
 PAGE = 2000
-DRAIN_S = 120.0
+DRAIN_S = 240.0
 LIVE = ("waiting", "prioritized", "delayed", "active", "waiting-children")
 
 

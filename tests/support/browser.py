@@ -16,10 +16,23 @@ from .waiting import wait_until
 
 # The first is the same browser without its windows: a page costs less than half the processor time in it.
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 PHONE = (360, 740)
 DESK = (1280, 900)
 CERTIFICATES = httpx2.create_ssl_context()  # once: to load them takes ten times as long as a call
+# Messages disappear after some seconds, in which a busy machine may look at nothing.
+KEEP_MESSAGES = """
+window.messages = [];
+new MutationObserver((changes) => {
+  for (const node of changes.flatMap((change) => [...change.addedNodes])) {
+    if (node.classList?.contains("toast")) window.messages.push(node.textContent.replace(/\\s+/g, " "));
+  }
+}).observe(document, { childList: true, subtree: true });
+"""
+TAKE_MESSAGE = """(text) => {
+  const at = window.messages.findIndex((message) => message.includes(text));
+  return at >= 0 && window.messages.splice(at, 1).length > 0;
+}"""
 
 
 def chromium() -> str:
@@ -100,12 +113,14 @@ def launch(playwright: Playwright) -> Browser:
 
 def open_context(browser: Browser, size: tuple[int, int] = DESK, *, dark: bool = False) -> BrowserContext:
     """A fresh profile of a browser."""
-    return browser.new_context(
+    context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if dark else "light",
         reduced_motion="reduce",
         locale="en-GB",
     )
+    context.add_init_script(KEEP_MESSAGES)
+    return context
 
 
 Visit = Callable[..., Visitor]
@@ -122,7 +137,12 @@ class Api:
     def __call__(self, command: str, **fields: object) -> dict[str, object]:
         url, headers = f"{self._url}/commands/{command}", self._headers
         reply = httpx2.post(
-            url, json=fields, headers=headers, trust_env=False, timeout=30, verify=CERTIFICATES
+            url,
+            json=fields,
+            headers=headers,
+            trust_env=False,
+            timeout=PATIENCE_MS / 1000,
+            verify=CERTIFICATES,
         )
         found: dict[str, object] = reply.json()
         assert found["ok"], found
@@ -150,5 +170,5 @@ def act(page: Page, button: str, confirm: str | None = None) -> None:
 
 
 def toast(page: Page, text: str) -> None:
-    """Wait for a message."""
-    expect(page.locator("#toasts")).to_contain_text(text)
+    """Wait for a message; each counts once, and may have gone again."""
+    wait_until(lambda: page.evaluate(TAKE_MESSAGE, text), f"the page says {text!r}")

@@ -10,6 +10,7 @@ from bunqueue import Queue
 
 from .naming import queue_on
 from .server import Server
+from .waiting import PATIENCE_S
 
 BATCH = 50  # jobs that are added in one transaction
 PAUSE_S = 0.05  # between them: the cores are Spark's, too
@@ -30,8 +31,8 @@ def busy(server: Server) -> Iterator[None]:
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(PATIENCE_S)
         yield
     finally:
         over.set()
-        thread.join(30)
+        thread.join()

@@ -24,7 +24,7 @@ from bunqueue.cli import main
 from .server import Server
 from .warm import COMMAND, ROOT, run
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class Done(NamedTuple):

@@ -15,7 +15,6 @@ from .server import ROOT, Server
 from .waiting import eventually
 
 HOOKS = Path(__file__).parent / "crash"
-REACHED_S = 15.0
 
 
 class Step(NamedTuple):
@@ -57,9 +56,7 @@ class CrashingServer(Server):
     async def crash(self) -> None:
         """Wait until all steps have come; what does not come up by itself is started again."""
         for number, step in enumerate(self._steps, self._hits_before + 1):
-            await eventually(
-                lambda number=number: self._hits() >= number, f"the step {step} is reached", REACHED_S
-            )
+            await eventually(lambda number=number: self._hits() >= number, f"the step {step} is reached")
             if step.victim != "shard":
                 await asyncio.to_thread(self._start_again)
 

@@ -15,6 +15,7 @@ from bunqueue.model.errors_alike import kind_of
 from bunqueue.protocol.commands import COMMANDS, Route
 
 from .naming import queue_on
+from .waiting import PATIENCE_S
 from .wire import Wire
 
 SPREAD = 8
@@ -301,7 +302,7 @@ async def _graph(
 
 
 async def _end_next(wire: Wire, number: int, job_id: str, error: str | None = None) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while (await wire.ok("GetState", id=job_id))["state"] == "waiting-children":
             pass  # what it waits for has ended on another shard
     pulled = await wire.ok("PULL", queue=NODES[number % SPREAD], owner="w")

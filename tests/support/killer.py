@@ -11,10 +11,9 @@ from typing import ClassVar
 
 from .ledger import Ledger
 from .server import Server
-from .waiting import eventually
+from .waiting import PATIENCE_S, eventually
 from .wire import Wire
 
-COMES_BACK_S = 30.0  # a shard waits up to 5 s before it is started once more
 REST_S = 7.0  # once in the middle: a shard looks for expired locks only when it has run for 5 s
 KINDS = ("shard", "router", "all", "every shard", "router, then a shard that starts")
 WEIGHTS = (12, 4, 3, 2, 2)
@@ -58,7 +57,7 @@ class Killer:
             self.kills[kind] += 1
             self.diary.append(f"{time.time() * 1000:.0f} {kind}")
             await self._kill(kind)
-        await eventually(self.all_back, "all shards are back", COMES_BACK_S, step_s=0.1)
+        await eventually(self.all_back, "all shards are back", step_s=0.1)
         await self.until_load_runs(self.load[0])
 
     async def all_back(self) -> bool:
@@ -69,7 +68,7 @@ class Killer:
         """Wait until the clients have achieved ``more`` than now."""
         goal = self.ledger.progress + more
         await eventually(
-            lambda: self.ledger.progress >= goal, f"{more} more acknowledgements", COMES_BACK_S + more / 50
+            lambda: self.ledger.progress >= goal, f"{more} more acknowledgements", PATIENCE_S + more / 50
         )
 
     async def _kill(self, kind: str) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from .end_servers import folder_prefix
 from .file_rules import check_folder
 from .procfs import Process, children, open_files, runs, started_with
-from .waiting import wait_until
+from .waiting import PATIENCE_S, wait_until
 from .warm import COMMAND, PROGRAM, ROOT, Warm  # noqa: F401  # some are found here by others
 from .wire import Address
 
@@ -28,8 +28,7 @@ READY = re.compile(
     r"bunqueue ready tcp=(?P<host>\S+):(?P<port>\d+)( http=(?P<http>\S+))? shards=(?P<shards>\d+)"
     r" data=(?P<data>.+) sync=(?P<sync>\w+)( damaged=(?P<damaged>[\d,]+))? pid=(?P<pid>\d+)\n"
 )
-READY_S = 60.0
-EXIT_S = 90.0
+READY_S = EXIT_S = PATIENCE_S
 MAX_LOG = 20_000  # characters of a log that are shown
 PORTS = range(20_000, 32_000)  # below those that the kernel gives to outgoing connections
 PORTS_EACH = 50  # a block, which one process of tests takes at a time

@@ -8,18 +8,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from .naming import queue_on
-from .waiting import eventually
+from .waiting import PATIENCE_S, eventually
 from .wire import Address, ConnectionEnded, Reply, Wire
 
 AGAIN = ("SHARD_UNAVAILABLE", "ID_CONTENDED")  # nothing was done, and it may be tried again
-COMES_BACK_S = 20.0
-SETTLES_S = 15.0
 STATES = ("waiting", "prioritized", "delayed", "active", "waiting-children", "completed", "failed")
 
 
 async def attempt(address: Address, cmd: str, **fields: Any) -> Reply | None:
     """The reply to a command that is sent once; None when nobody can say whether it was carried out."""
-    async with asyncio.timeout(COMES_BACK_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 wire = await Wire.open(address)
@@ -71,7 +69,7 @@ class SeveralShards:
 
     async def ask(self, cmd: str, **fields: Any) -> Reply:
         """The reply to a command that may be repeated."""
-        async with asyncio.timeout(COMES_BACK_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 reply = await self.once(cmd, **fields)
                 if reply is not None:
@@ -92,7 +90,7 @@ class SeveralShards:
         async def is_there() -> bool:
             return await self.state(job_id) in states
 
-        await eventually(is_there, f"{job_id} is {' or '.join(states)}", SETTLES_S)
+        await eventually(is_there, f"{job_id} is {' or '.join(states)}")
 
     async def census(self) -> dict[str, dict[str, Any]]:
         """All jobs of all queues by id; each is there once, and the counts agree with the listing."""
@@ -107,7 +105,7 @@ class SeveralShards:
 
         for queue in self.queues:
             jobs: list[dict[str, Any]] = []
-            await eventually(list_queue, f"counts and listing of {queue} agree", SETTLES_S)
+            await eventually(list_queue, f"counts and listing of {queue} agree")
             found += jobs
         twice = [job_id for job_id, n in Counter(job["id"] for job in found).items() if n > 1]
         assert not twice, f"more than once: {twice}"
@@ -128,7 +126,7 @@ class SeveralShards:
             jobs = await self.census()
             return all(job["state"] in ("completed", "failed") for job in jobs.values())
 
-        await eventually(is_done, "all jobs are finished", SETTLES_S, step_s=0.05)
+        await eventually(is_done, "all jobs are finished", step_s=0.05)
 
     async def _drain(self, queue: str) -> None:
         while (reply := await self.ok("PULL", queue=queue, owner="w", detach=True))["job"] is not None:

@@ -13,8 +13,7 @@ import httpx2
 
 from .naming import queue_on
 from .server import Server
-
-PATIENCE_S = 30.0
+from .waiting import PATIENCE_S
 
 
 def client(server: Server, token: str | None = None, **options: Any) -> httpx2.AsyncClient:

@@ -11,6 +11,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from .server import Server
+from .waiting import PATIENCE_S
 
 
 class Socket:
@@ -31,7 +32,7 @@ class Socket:
                 return message
 
     async def _receive(self) -> dict[str, Any]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             message: dict[str, Any] = json.loads(await self.connection.recv())
         if message.get("type") == "events":
             self.events += message["events"]

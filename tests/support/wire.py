@@ -14,7 +14,9 @@ from typing import Any, Self, cast
 
 import msgpack
 
-REPLY_S = 30.0  # a reply that takes longer is taken for lost
+from .waiting import PATIENCE_S
+
+REPLY_S = PATIENCE_S  # a reply that takes longer is taken for lost
 LENGTH = struct.Struct(">I")
 
 Reply = dict[str, Any]
