@@ -68,6 +68,7 @@ class FakeShard:
             for payload in link.split_frames(body):
                 self.execute(conn, kind, msgpack.unpackb(payload), len(payload))
         elif kind == link.PING:
+            self.note("ping", None)
             self.tell(link.PONG)
         elif kind == link.DRAIN:
             if os.environ.get("FAKE_END") == "never":
@@ -96,6 +97,7 @@ class FakeShard:
             time.sleep(1000)  # until it is killed
         if queue.startswith("hold"):
             self.held.append(reply(conn, answer))
+            self.note("held", conn)
             return
         if queue.startswith("lost") or "lost" in str(command.get("ids")):
             self.tell(link.LOST, link.pack_connections([conn]))

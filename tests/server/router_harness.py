@@ -20,12 +20,13 @@ from typing import Any
 
 import msgpack
 from support.procfs import runs
+from support.waiting import PATIENCE_S
 
 from bunqueue.server.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_SHARD = Path(__file__).with_name("router_fake_shard.py")
-WAIT_S = 60.0  # for what takes about a second on an idle machine; as long as any busy one may need
+WAIT_S = PATIENCE_S
 
 # Runs the router in this very process, with fake shards and with constants changed.
 _RUNNER = """

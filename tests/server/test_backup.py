@@ -10,7 +10,7 @@ from support.cli import Cli
 from support.naming import queues_on
 from support.server import NotStarted, StartServer
 from support.table import table
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 from bunqueue import Admin, FlowJob, FlowProducer, Queue
 from bunqueue.cli.commands.top.numbers import samples_of
@@ -43,7 +43,7 @@ def test_a_backup_under_load_is_one_moment_of_all_shards(make_server: StartServe
     pusher = threading.Thread(target=push)
     pusher.start()
     try:
-        assert pushes.wait(20)
+        assert pushes.wait(PATIENCE_S)
         before = len(pushed)
         made = cli.json("backup", "create", target, "--data-dir", data)
         after = len(pushed)

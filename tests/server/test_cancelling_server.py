@@ -11,6 +11,8 @@ from support.server import Server
 from support.waiting import eventually
 from support.wire import Wire
 
+LONG_MS = 60_000  # a timeout that is never reached
+
 
 async def pulled(worker: Wire, queue: str, **fields: Any) -> tuple[str, str]:
     """A job that the worker holds: its id and token."""
@@ -29,13 +31,13 @@ async def test_the_notice_comes_to_the_connection_that_pulled_the_job(shared_ser
         for number, queue in enumerate(queues):
             own = {"jobId": f"{queue}-own"} if number > 1 else {}
             job_id, token = await pulled(worker, queue, **own)
-            assert (await boss.ok("Cancel", id=job_id, running=True, reason="stop", grace=5000))["running"]
+            assert (await boss.ok("Cancel", id=job_id, running=True, reason="stop", grace=LONG_MS))["running"]
             notice = await worker.next_stray()
             assert notice == {
                 "type": "cancel",
-                "cancel": {"id": job_id, "token": token, "reason": "stop", "grace": 5000},
+                "cancel": {"id": job_id, "token": token, "reason": "stop", "grace": LONG_MS},
             }
-            waiting = boss.send("WaitJob", id=job_id, timeout=20_000)
+            waiting = boss.send("WaitJob", id=job_id, timeout=LONG_MS)
             reply = await worker.ok("FAIL", id=job_id, token=token, error="stopped")
             assert reply["data"] == {"applied": False, "reason": "cancelled"}
             assert (await waiting)["state"] == "cancelled"
@@ -48,7 +50,7 @@ async def test_a_parked_pull_that_listens(shared_server: Server) -> None:
         await Wire.open(shared_server.address) as worker,
         await Wire.open(shared_server.address) as boss,
     ):
-        poll = worker.send("PULL", queue=queue, timeout=20_000, owner="w", signals=True)
+        poll = worker.send("PULL", queue=queue, timeout=LONG_MS, owner="w", signals=True)
         job_id = (await boss.ok("PUSH", queue=queue, data=1))["id"]
         assert (await poll)["job"]["id"] == job_id
         await boss.ok("Cancel", id=job_id, running=True, grace=0)
@@ -65,7 +67,7 @@ async def test_after_a_restart_the_heartbeat_tells(server: Server, what: str) ->
         jobs = [await pulled(worker, queue) for queue in queues]
         ids, tokens = [job_id for job_id, _ in jobs], [token for _, token in jobs]
         await worker.ok("JobHeartbeatB", ids=ids, tokens=tokens)
-        await asyncio.gather(*[boss.ok("Cancel", id=job_id, running=True, grace=60_000) for job_id in ids])
+        await asyncio.gather(*[boss.ok("Cancel", id=job_id, running=True, grace=600_000) for job_id in ids])
     getattr(server, what)()
     if what == "kill_all":
         server.restart()

@@ -53,7 +53,7 @@ async def test_what_was_deleted_is_written_anew(server: Server, names: str) -> N
     folder, before = Path(server.data_dir), server.shard(0).pid
     remove(folder, names)
     said(server, "it was written again, with all that was acknowledged")
-    wait_until(lambda: "recovered" in server.log().rpartition("written again")[2], "the shard is back")
+    wait_until(lambda: "shard ready" in server.log().rpartition("written again")[2], "the shard is back")
     assert server.shard(0).pid != before
     assert await count(server) == JOBS
     await push(server)

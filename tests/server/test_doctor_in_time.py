@@ -6,7 +6,7 @@ import os
 import signal
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from support.waiting import wait_until
 from bunqueue.server.host.machine_memory import oom_kills
 from router.processes.deaths import Deaths
 
-LONGEST_S = 15.0  # 5 s where nobody else works; without bounds it was 30 s and more
+LONGEST_S = 25.0  # 5 s where nobody else works; without bounds it was 30 s and more
 
 
 def test_doctor_answers_while_a_shard_hangs(make_server: StartServer) -> None:
@@ -51,8 +51,7 @@ def test_a_shard_that_dies_again_and_again_is_said_first(make_server: StartServe
     server = make_server(shards=2)
     server.start()
     for number in range(3):
-        (process, *_) = [each for each in server.shard_processes() if each.pid in pids_of(server, 0)]
-        process.kill()
+        server.shard(0).kill()
         wait_until(lambda number=number: deaths(server) == number + 1, "the router sees it")
         wait_until(lambda: len(server.shard_processes()) == 2, "it runs again")
     found = Cli(server).json("doctor", status=1)
@@ -77,24 +76,6 @@ def test_a_shard_whose_file_cannot_be_opened_says_why(make_server: StartServer) 
 
 def deaths(server: Server) -> int:
     return server.log().count("shard ended")
-
-
-def pids_of(server: Server, shard: int) -> set[int]:
-    """Of the processes that have the file of a shard open."""
-    name = f"shard-{shard:02}.db"
-    return {
-        each.pid
-        for each in server.shard_processes()
-        if any(path.endswith(name) for path in open_paths(each.pid))
-    }
-
-
-def open_paths(pid: int) -> list[str]:
-    paths = []
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            paths.append(os.readlink(link))
-    return paths
 
 
 def test_kills_of_the_kernel_are_counted_in_the_group(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from support.naming import queue_on
 from support.server import Server
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 from support.web import client, fresh_queue
 from support.wire import ConnectionEnded, Wire
 
@@ -83,7 +83,7 @@ async def test_a_shard_that_is_away_is_missed_by_who_needs_it(server: Server) ->
         found = await wire.ok("FindJobs", queue=here)
         assert len(found["jobs"]) == 1
         reply: dict[str, Any] = {"ok": False}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not reply["ok"]:  # refused as unavailable, until the shard is back; never half an answer
                 reply = await wire.call("FindJobs")
                 assert reply["ok"] or reply["code"] == "SHARD_UNAVAILABLE"

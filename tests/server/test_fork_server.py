@@ -48,10 +48,14 @@ def test_what_its_copies_are_and_have(tmp_path: Path) -> None:
         for name, pid in parts.items():
             assert os.getsid(pid) == pid, f"{name} hears what a terminal says"
             assert command_line(pid).rstrip(b"\0").decode() == f"bunqueue {name}"
-            assert Path(f"/proc/{pid}/comm").read_text() == f"bunqueue {name}"[:15] + "\n"
+            wait_for(lambda name=name, pid=pid: comm(pid) == f"bunqueue {name}"[:15], "its short name")
         sockets = {path for path in open_files(router) if path.startswith("socket:")}
         for name in ("fork server", "shard 0", "shard 1"):
             assert not sockets & {*open_files(parts[name])}, f"{name} has a socket of the router's"
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
 
 
 def test_a_shard_that_dies_comes_from_it_again(tmp_path: Path) -> None:

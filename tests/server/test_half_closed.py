@@ -39,7 +39,7 @@ async def test_everything_is_answered_before_the_connection_ends(shared_server: 
 async def test_a_poll_is_answered_at_once_and_gets_no_job_later(shared_server: Server) -> None:
     """Also those that had to wait for others, and what was sent behind them."""
     queue = fresh_queue()
-    poll = {"cmd": "PULL", "queue": queue, "timeout": 30_000, "owner": "w"}
+    poll = {"cmd": "PULL", "queue": queue, "timeout": 60_000, "owner": "w"}
     async with (
         await Wire.open(shared_server.address) as wire,
         await Wire.open(shared_server.address) as other,
@@ -61,7 +61,7 @@ async def test_its_jobs_return_and_its_waits_are_answered(shared_server: Server)
         ids = [(await other.ok("PUSH", queue=queue, data=number))["id"] for number in range(2)]
         assert (await wire.ok("PULL", queue=queue, owner="w", lockTtl=LONG_MS))["job"]["id"] == ids[0]
         await wire.ok("SubscribeEvents", queue=queue)
-        waits = wire.send_many({"cmd": "WaitJob", "id": each, "timeout": 30_000} for each in ids)
+        waits = wire.send_many({"cmd": "WaitJob", "id": each, "timeout": 60_000} for each in ids)
         wire.end_writing()
 
         async def is_back() -> bool:

@@ -60,7 +60,7 @@ async def fill(server: Server) -> None:
     wire = await Wire.open(server.address)
 
     async def pulled(name: str) -> dict[str, Any]:
-        found = await wire.ok("PULL", queue=MAIL, owner="w")
+        found = await wire.ok("PULL", queue=MAIL, owner="w", lockTtl=3_600_000)
         assert found["job"]["id"] == name
         return {"id": name, "token": found["token"]}
 
@@ -173,7 +173,7 @@ async def test_all_of_it_is_worked_off(server: Server) -> None:
     async with app, AsyncQueue(ORDERS, port=server.port) as orders:
         handle = orders.workflow("order", str)
         await handle.signal("approval", "approved")
-        assert await handle.result(20_000) == "charged, approved"
+        assert await handle.result(60_000) == "charged, approved"
     for queue in (MAIL, PAY, ORDERS):
         counts = (await wire.ok("GetJobCounts", queue=queue))["counts"]
         assert not counts["waiting"] + counts["active"] + counts["delayed"]

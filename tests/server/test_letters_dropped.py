@@ -54,7 +54,7 @@ def _sdk(server: Server, ids: list[str]) -> None:
         with pytest.raises(JobNotFound, match=f"{GONE}; its error: row 0 is wrong$"):
             queue.handle(ids[0]).job()
         with pytest.raises(JobFailed, match="row 1 is wrong"):
-            queue.handle(ids[1]).result(timeout=1000)
+            queue.handle(ids[1]).result(timeout=60_000)
     with Admin(host=server.host, port=server.port) as admin:
         told = admin.read_events(types=["dropped"]).events
         assert [(event["jobId"], event["error"], event["reason"]) for event in told] == [

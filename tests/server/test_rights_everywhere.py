@@ -19,7 +19,7 @@ import httpx2
 import pytest
 from support.certificates import Authority, Certificate
 from support.server import Server, StartServer, dispose, quiet_port
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 from support.web import client, events
 from support.websocket import socket
 from support.wire import ConnectionEnded, Wire, at_router
@@ -288,7 +288,7 @@ async def test_a_revoked_identity_ends_everywhere_and_no_other(guarded: Guarded)
     stays = await guarded.wire("admin", 1)
     async with everywhere(guarded, "leaves") as uses:
         guarded.write("leaves", None)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*uses)
     async with await Wire.open(guarded.server.address) as wire:
         assert await wire.error("Auth", token=guarded.tokens["leaves"]) == "Invalid token"
@@ -310,7 +310,7 @@ async def test_an_identity_that_expires_or_changes_ends_everywhere(guarded: Guar
             if not row.tokens:
                 row.tokens = old.tokens
             guarded.write("short", row)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*uses)
         guarded.add("short", "admin")
 
@@ -319,7 +319,7 @@ async def test_a_token_works_until_its_moment_and_rights_end_without_a_change(gu
     guarded.add("brief", "admin", datetime.now(UTC) + timedelta(seconds=5))
     await guarded.until_known("brief")
     wire = await guarded.wire("brief")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await wire.until_ended()
     wire = await Wire.open(guarded.server.address)
     assert await wire.error("Auth", token=guarded.tokens["brief"]) == "Invalid token"
@@ -387,7 +387,7 @@ async def test_a_client_certificate_is_an_identity(make_server: StartServer, tmp
     tls = TlsOptions(ca_file=authority.ca_file, cert_file=other.cert, key_file=other.key)
     async with AsyncAdmin(port=server.port, tls=tls, token="all") as admin:
         name = "bunqueue_client_certificate_expires_timestamp_seconds"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while name not in (found := await admin.prometheus()):
                 await admin.ping()
     (ends,) = [line.split()[1] for line in found.splitlines() if line.startswith(name)]

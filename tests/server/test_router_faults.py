@@ -6,12 +6,17 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from router_harness import Client, RouterServer, alive, framed, queue_of_shard, wait_for
+from router_harness import WAIT_S, Client, RouterServer, alive, framed, queue_of_shard, wait_for
+
+from router.shards.supervisor import SILENT_PINGS
 
 MIB = 1024 * 1024
+PINGS = {"shards.supervisor.PING_S": 0.2}  # who says nothing for six seconds hangs, also on a busy machine
 
 
 def ask_until_up(client: Client, queue: str) -> list[str]:
@@ -91,17 +96,25 @@ def test_a_connection_that_ends_is_told_to_a_shard_that_was_restarted(tmp_path: 
 
 def test_a_shard_that_is_killed_at_any_moment_of_its_start_comes_back(tmp_path: Path) -> None:
     changes = {"processes.child_process.FIRST_DELAY_S": 0.01, "processes.child_process.LAST_DELAY_S": 0.01}
-    with RouterServer(tmp_path, fake=True, changes=changes) as server, server.connect() as client:
+    with RouterServer(tmp_path, fake=True, changes=changes) as server:
         for kill in range(20):
             if pids := server.shard_pids():
-                os.kill(pids[-1], signal.SIGKILL)  # the youngest
+                with suppress(ProcessLookupError):
+                    os.kill(pids[-1], signal.SIGKILL)  # the youngest
             time.sleep(0.01 * kill)  # up to about the time that a start takes
         for shard in range(2):
-            ask_until_up(client, queue_of_shard(shard))
+            wait_for(lambda shard=shard: answers(server, shard), f"shard {shard}")
+
+
+def answers(server: RouterServer, shard: int) -> bool:
+    """Whether it does now; the router may not have seen yet that its process is dead."""
+    with suppress(EOFError, ConnectionError), server.connect() as client:
+        return bool(client.call(cmd="PUSH", queue=queue_of_shard(shard))["ok"])
+    return False
 
 
 def test_a_shard_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, changes={"shards.supervisor.PING_S": 0.1}) as server:
+    with RouterServer(tmp_path, fake=True, changes=PINGS) as server:
         pids = server.shard_pids()
         with server.connect() as client, server.connect() as other:
             client.send({"cmd": "PUSH", "queue": queue_of_shard(0, "stop")})
@@ -112,9 +125,9 @@ def test_a_shard_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
 
 
 def test_shards_that_answer_pings_are_left_alone(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, changes={"shards.supervisor.PING_S": 0.01}) as server:
+    with RouterServer(tmp_path, fake=True, changes=PINGS) as server:
         pids = server.shard_pids()
-        time.sleep(1)  # a hundred pings
+        wait_for(lambda: len(server.heard("ping")) > 2 * (SILENT_PINGS + 1), "more pings than may be missed")
         assert server.shard_pids() == pids
 
 
@@ -130,7 +143,7 @@ def test_a_stranger_on_the_private_socket_is_not_taken_for_a_shard(tmp_path: Pat
             link.answer(1, link.REPLIES, b"forged"),
         ):
             with socket.socket(socket.AF_UNIX) as stranger:
-                stranger.settimeout(10)
+                stranger.settimeout(WAIT_S)
                 stranger.connect(str(folder / "shards.sock"))
                 stranger.sendall(message)
                 assert stranger.recv(10) == b""
@@ -144,11 +157,16 @@ def test_a_stranger_on_the_private_socket_is_not_taken_for_a_shard(tmp_path: Pat
 def test_accepted_sockets_notice_a_peer_that_vanished(tmp_path: Path) -> None:
     with RouterServer(tmp_path, fake=True) as server, server.connect() as client:
         port = client.socket.getsockname()[1]
-        # The timer of the server's end; 2 is keepalive, and it counts from when the connection was last used.
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        ends = [line for line in lines if line[2].endswith(f":{port:04X}")]
-        assert ends[0][1].endswith(f":{server.port:04X}")
-        assert ends[0][5].startswith("02:")
+
+        def is_kept_alive() -> bool:
+            """The timer of the server's end, once it is accepted; 2 is keepalive, and it counts from when the
+            connection was last used."""
+            lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            (end,) = [line for line in lines if line[2].endswith(f":{port:04X}")]
+            assert end[1].endswith(f":{server.port:04X}")
+            return end[5].startswith("02:")
+
+        wait_for(is_kept_alive, "the timer")
 
 
 def test_a_client_that_does_not_read_is_paused_and_then_dropped(tmp_path: Path) -> None:
@@ -222,22 +240,35 @@ def test_one_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
                 third.send({"cmd": "Ping"})
                 assert third.recv()["error"] == "Too many connections (max 2)"
                 assert third.closed()
-        with server.connect() as client:
-            wait_for(lambda: "error" not in client.call(cmd="Ping"))
+        wait_for(lambda: is_let_in(server), "the places are free")
+
+
+def is_let_in(server: RouterServer) -> bool:
+    with server.connect() as client:
+        return "error" not in client.call(cmd="Ping")
 
 
 def test_garbage_keeps_nobody_waiting(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True) as server, server.connect() as noisy, server.connect() as other:
-        noisy.socket.sendall(b"\0\0\0\0" * 200_000)
-        noisy.socket.setblocking(False)
-        slowest = 0.0
-        for _ in range(20):
-            begun = time.monotonic()
-            assert other.call(cmd="Ping")["ok"]
-            slowest = max(slowest, time.monotonic() - begun)
-        assert slowest < 0.5
-        noisy.socket.setblocking(True)
-        assert noisy.recv()["error"] == "Invalid command format"
+    """Twenty pings of somebody else do not wait for all of it, if there is enough: on a busy machine they may
+    be late themselves."""
+    with RouterServer(tmp_path, fake=True) as server, server.connect() as other:
+        for count in (200_000, 1_000_000, 5_000_000):
+            with server.connect() as noisy:
+                reader = Thread(target=_take_refusals, args=(noisy, count), daemon=True)
+                reader.start()
+                noisy.socket.sendall(b"\0\0\0\0" * count)
+                for _ in range(20):
+                    assert other.call(cmd="Ping")["ok"]
+                if reader.is_alive():
+                    return
+        pytest.fail("all pings have waited")
+
+
+def _take_refusals(client: Client, count: int) -> None:
+    """Read so many of them, or what comes before the end."""
+    with suppress(EOFError, OSError):
+        for _ in range(count):
+            assert client.recv()["error"] == "Invalid command format"
 
 
 def test_many_idle_connections_cost_little(tmp_path: Path) -> None:

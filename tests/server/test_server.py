@@ -331,7 +331,7 @@ async def test_polls_that_end_make_room(wire: Wire, prefix: str) -> None:
     begun = time.monotonic()
     polls = wire.send_many({"cmd": "PULL", "queue": queue, "timeout": 200} for _ in range(3 * MAX_PARKED))
     assert [(await poll)["job"] for poll in polls] == [None] * (3 * MAX_PARKED)
-    assert time.monotonic() - begun >= 0.59
+    assert time.monotonic() - begun >= 0.4, "all of them waited at once"
 
 
 async def test_a_push_on_one_connection_serves_the_poll_of_another(

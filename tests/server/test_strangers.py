@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from router.clients.unauthenticated import MAX_REFUSALS, MAX_WRONG
 
 TOKEN = "right-one"
 TOKENS: dict[str, Any] = {"fake": True, "auth_token": (TOKEN,)}
+PATIENT = {"clients.unauthenticated.AUTH_S": 600.0}  # with strangers whom a busy machine slows down, too
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_few_refusals_end_it(tmp_path: Path, frame: bytes, most: int) -> None:
 
 
 def test_the_silent_do_not_lock_out_who_has_a_token(tmp_path: Path, strangers: ExitStack) -> None:
-    with RouterServer(tmp_path, max_connections=5, **TOKENS) as server:
+    with RouterServer(tmp_path, changes=PATIENT, max_connections=5, **TOKENS) as server:
         first = strangers.enter_context(server.connect(TOKEN))
         for _ in range(30):
             strangers.enter_context(server.connect())
@@ -71,15 +72,29 @@ def test_the_silent_do_not_lock_out_who_has_a_token(tmp_path: Path, strangers: E
 
 def test_who_shows_no_token_in_time_has_to_go(tmp_path: Path) -> None:
     changes = {"process.SWEEP_S": 0.05, "clients.unauthenticated.AUTH_S": 0.3}
-    with RouterServer(tmp_path, changes=changes, **TOKENS) as server, server.connect(TOKEN) as client:
+    with RouterServer(tmp_path, changes=changes, **TOKENS) as server, in_time(server) as client:
         with server.connect() as silent:
             assert silent.closed()
         assert client.call(cmd="Ping")["ok"]
-        wait_for(lambda: "closed connections that showed no token connections=1" in server.log())
+        wait_for(lambda: "closed connections that showed no token connections=" in server.log())
+
+
+def in_time(server: RouterServer) -> Client:
+    """A connection with a token; it had to be shown in less time than a busy machine may need."""
+
+    def try_it() -> Client | None:
+        with suppress(EOFError, ConnectionError):
+            return server.connect(TOKEN)
+        return None
+
+    found: Client = wait_for(try_it, "it shows its token in time")
+    return found
 
 
 def test_one_address_has_so_many_strangers(tmp_path: Path, strangers: ExitStack) -> None:
-    with RouterServer(tmp_path, changes={"clients.unauthenticated.MAX_EACH": 3}, **TOKENS) as server:
+    with RouterServer(
+        tmp_path, changes={**PATIENT, "clients.unauthenticated.MAX_EACH": 3}, **TOKENS
+    ) as server:
         clients = [strangers.enter_context(server.connect()) for _ in range(4)]
         assert clients[0].closed()
         assert all(client.call(cmd="Auth", token=TOKEN)["ok"] for client in clients[1:])
@@ -88,8 +103,7 @@ def test_one_address_has_so_many_strangers(tmp_path: Path, strangers: ExitStack)
 def test_many_guesses_at_once_are_slowed_down_as_well(tmp_path: Path) -> None:
     """Each over a connection of its own, all of them open before the first one guesses."""
     guess = framed({"cmd": "Auth", "token": "wrong"})
-    patient = {"clients.unauthenticated.AUTH_S": 600.0}  # with strangers whom a busy machine slows down, too
-    with RouterServer(tmp_path, changes=patient, **TOKENS) as server, ExitStack() as stack:
+    with RouterServer(tmp_path, changes=PATIENT, **TOKENS) as server, ExitStack() as stack:
         rogues = [stack.enter_context(server.connect()) for _ in range(2 * FREE)]
         for rogue in rogues[:FREE]:
             rogue.socket.sendall(guess)
@@ -110,6 +124,6 @@ def test_an_address_that_guesses_waits_and_can_still_get_in(tmp_path: Path) -> N
                 rogue.socket.sendall(framed({"cmd": "Auth", "token": "wrong"}) * MAX_WRONG)
                 refusals(rogue)
         with server.connect() as client:
-            client.send({"cmd": "Auth", "token": TOKEN})
-            assert client.silent(0.5), "it was heard at once"
-            assert client.recv()["ok"]
+            began = time.monotonic()
+            assert client.call(cmd="Auth", token=TOKEN)["ok"]
+            assert time.monotonic() - began >= DELAY_S, "it was heard at once"
