@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.receiver import Receiver, receiving
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from bunqueue.gateway.events.entries import Filter, Positions
 from bunqueue.gateway.events.log_reader import EVERYTHING, LogReader, LogUnreadable, Page
@@ -99,7 +99,7 @@ async def test_it_gives_up_after_so_many_failures() -> None:
     with receiving() as receiver:
         receiver.status = 500
         case = Case(receiver, Log([3, 0]))
-        await asyncio.wait_for(case.courier.run(), 20)
+        await asyncio.wait_for(case.courier.run(), PATIENCE_S)
         assert len(receiver.deliveries) == 4
         assert case.records[-1].disable
         assert sum(record.failed for record in case.records) == 4
@@ -176,7 +176,7 @@ async def test_what_could_not_be_recorded_is_recorded_later() -> None:
         receiver.status = 410
         case = Case(receiver, Log([1, 0]))
         case.refusals = 3
-        await asyncio.wait_for(case.courier.run(), 20)
+        await asyncio.wait_for(case.courier.run(), PATIENCE_S)
         assert len(receiver.deliveries) == 1
         assert [(record.failed, record.disable) for record in case.records] == [(1, True)]
 
@@ -189,5 +189,5 @@ async def test_one_look_for_all_who_have_come_to_the_end() -> None:
     await eventually(lambda: len(log.asked) > 3, "it was looked at several times")
     assert not any(task.done() for task in waiting)
     before, log.counts = len(log.asked), [3, 4]
-    await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
     assert len(log.asked) - before < 10

@@ -28,7 +28,7 @@ def blocks(language: str) -> list[str]:
 def run(command: list[str], server: Server, folder: Path) -> str:
     environ = {**os.environ, "URL": server.url, "NO_PROXY": "*"}
     done = subprocess.run(
-        command, env=environ, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        command, env=environ, cwd=folder, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 from support.server import Server
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 from support.web import client, fresh_queue
 from support.wire import Wire
 
@@ -66,16 +66,16 @@ async def test_a_failed_job_is_tried_again(web: httpx2.AsyncClient) -> None:
 
 async def test_a_pull_waits_for_a_job(web: httpx2.AsyncClient) -> None:
     queue = fresh_queue(0)
-    waiting = asyncio.create_task(web.get(f"/queues/{queue}/jobs", params={"timeout": 20_000}))
+    waiting = asyncio.create_task(web.get(f"/queues/{queue}/jobs", params={"timeout": 60_000}))
     await asyncio.sleep(0.05)  # it mostly waits by now; if not, it finds the job at once
     job = (await web.post(f"/queues/{queue}/jobs", json={})).json()["id"]
     assert (await waiting).json()["job"]["id"] == job
 
 
 async def test_who_leaves_while_waiting_gets_no_job(web: httpx2.AsyncClient, web_server: Server) -> None:
-    queue = fresh_queue(1)
+    queue, impatient = fresh_queue(1), httpx2.Timeout(PATIENCE_S, read=0.3)
     with pytest.raises(httpx2.ReadTimeout):
-        await web.get(f"/queues/{queue}/jobs", params={"timeout": 60_000}, timeout=0.3)
+        await web.get(f"/queues/{queue}/jobs", params={"timeout": 60_000}, timeout=impatient)
     async with await Wire.open(web_server.address) as wire:
 
         async def stays() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.waiting import PATIENCE_S
 
 from bunqueue.gateway.router_client import connection
 from bunqueue.gateway.router_client.connection import RouterConnection, RouterDisconnected
@@ -37,15 +38,15 @@ async def deaf(tmp_path: Path) -> AsyncIterator[Deaf]:
 async def test_who_does_not_answer_is_not_there(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HELLO_S", 0.05)
     with pytest.raises(RouterDisconnected) as caught:
-        await asyncio.wait_for(RouterConnection.open(deaf.path), 60)
+        await asyncio.wait_for(RouterConnection.open(deaf.path), PATIENCE_S)
     assert not caught.value.asked
-    await asyncio.wait_for(deaf.ended.wait(), 60)
+    await asyncio.wait_for(deaf.ended.wait(), PATIENCE_S)
 
 
 async def test_a_connection_that_nobody_waits_for_any_more_ends(deaf: Deaf) -> None:
     opening = asyncio.create_task(RouterConnection.open(deaf.path))
-    await asyncio.wait_for(deaf.heard.wait(), 60)
+    await asyncio.wait_for(deaf.heard.wait(), PATIENCE_S)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    await asyncio.wait_for(deaf.ended.wait(), 60)
+    await asyncio.wait_for(deaf.ended.wait(), PATIENCE_S)

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from support.certificates import Authority
 from support.server import NotStarted, Server, StartServer, quiet_port
-from support.waiting import eventually, wait_until
+from support.waiting import PATIENCE_S, eventually, wait_until
 from support.web import client, fresh_queue
 
 from router.gateway import PING_S, SILENT_PINGS
@@ -67,7 +67,7 @@ async def test_one_that_hangs_is_replaced(make_server: StartServer) -> None:
     hung = server.gateway()
     assert hung.kill(signal.SIGSTOP)
     async with client(server) as web:
-        answer = await web.get("/healthz", timeout=(SILENT_PINGS + 2) * PING_S + 15)
+        answer = await web.get("/healthz", timeout=(SILENT_PINGS + 2) * PING_S + PATIENCE_S)
     assert answer.status_code == 200
     assert server.gateway() != hung
     assert server.stop() == 0
@@ -169,7 +169,7 @@ async def test_who_may_only_read_sees_no_secrets_and_leaves_room_for_others(clos
             for each in (reader, other)
             for _ in range(80)
         ]
-        done, waiting = await asyncio.wait(waits, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        done, waiting = await asyncio.wait(waits, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         assert {each.result().status_code for each in done} == {503}
         answer = await web.post("/commands/WaitJob", json=wait | {"timeout": 1})
         assert answer.status_code == 200

@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from support.budget import budget
 from support.server import Server
+from support.waiting import PATIENCE_S
 from support.web import fresh_queue
 
 CHECKS = [
@@ -80,7 +81,7 @@ def name_things(case: Case, known: dict[str, str]) -> None:
 def test_no_failure_and_no_surprise(web_server: Server) -> None:
     schema = schemathesis.openapi.from_url(f"{web_server.url}/openapi.json")
     answered: Counter[int] = Counter()
-    with httpx2.Client(base_url=web_server.url, trust_env=False) as web:
+    with httpx2.Client(base_url=web_server.url, trust_env=False, timeout=PATIENCE_S) as web:
         for number, result in enumerate(schema.get_all_operations()):
             operation: Any = result.ok()
             if operation.path not in ENDLESS:

@@ -13,6 +13,7 @@ import pytest
 from support.certificates import Authority
 from support.server import Server, StartServer, dispose, quiet_port
 from support.table import table
+from support.waiting import PATIENCE_S
 from support.web import client, events
 from support.websocket import socket
 
@@ -171,12 +172,12 @@ async def test_signing_out_and_being_signed_out(house: House) -> None:
 async def test_a_session_ends_with_its_identity(house: House) -> None:
     house.add("leaves", "admin")
 
-    async with client(house.server, house.tokens["leaves"]) as web, asyncio.timeout(30):
+    async with client(house.server, house.tokens["leaves"]) as web, asyncio.timeout(PATIENCE_S):
         while not (await web.get("/session")).json()["data"]["known"]:
             pass
     async with house.signed_in("leaves") as web, events(web) as stream:
         edit.change(house.path, "leaves", lambda _: None)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises((EOFError, httpx2.HTTPError)):
                 await stream.next()
         assert (await web.get("/queues")).status_code == 401
