@@ -19,6 +19,7 @@ from support.waiting import eventually
 from bunqueue import ActiveJob, AsyncQueue, AsyncQueueEvents, Worker
 
 ADDED = 40  # jobs, while the host dies
+LONG_MS, LOCK_MS = 180_000, 3_600_000
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ class Handler:
 
 @asynccontextmanager
 async def working(queues: list[str], handler: Handler, url: str) -> AsyncIterator[None]:
-    workers = [Worker(name, handler, url=url) for name in queues]
+    workers = [Worker(name, handler, url=url, lock_ttl=LOCK_MS) for name in queues]
     threads = [threading.Thread(target=worker.run_forever, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
@@ -79,7 +80,7 @@ async def test_all_that_is_under_way_goes_on_elsewhere(hosts: Hosts, url: str) -
     ):
         jobs = [await queues[name].add("long", 1) for name in names]
         await eventually(lambda: len(handler.begun) == len(jobs), "both run")
-        results = [asyncio.create_task(job.result(timeout=60_000)) for job in jobs]
+        results = [asyncio.create_task(job.result(timeout=LONG_MS)) for job in jobs]
         await queues[names[0]].counts()  # what was sent before it has arrived
         victim, other = hosts.servers["a"], hosts.servers["b"]
         await asyncio.to_thread(victim.kill_all)
@@ -88,14 +89,14 @@ async def test_all_that_is_under_way_goes_on_elsewhere(hosts: Hosts, url: str) -
         assert len(ids) == 2 * ADDED
         assert [(await queues[name].counts()).waiting for name in filled] == [ADDED, ADDED], "each once"
         later = [await queues[name].add("late", 2) for name in polled]
-        await asyncio.gather(*(job.result(timeout=10_000) for job in later))  # not after their lock time
+        await asyncio.gather(*(job.result(timeout=LONG_MS) for job in later))  # not after their lock time
         assert quick.begun == {job.id: 1 for job in later}
         handler.end.set()
         assert await asyncio.gather(*results) == [f"done in {name}" for name in names]
         assert handler.begun == {job.id: 1 for job in jobs}, "no handler ran twice"
-        event = await heard.next(timeout=30_000)
+        event = await heard.next(timeout=LONG_MS)
         while event is not None and event.type == "lost":  # it says so when it has a new connection
-            event = await heard.next(timeout=30_000)
+            event = await heard.next(timeout=LONG_MS)
         assert event is not None
         assert event.job_id == jobs[0].id
     for queue in queues.values():

@@ -207,17 +207,17 @@ def test_workers_keep_their_jobs_while_the_store_is_away(
 
     with queue(server) as some:
         job = some.add("long", 1)
-        worker = Worker("q", handler, port=server.port, lock_ttl=3_000)
+        worker = Worker("q", handler, port=server.port, lock_ttl=8_000)
         thread = threading.Thread(target=worker.run_forever, daemon=True)
         thread.start()
         wait_until(lambda: runs, "the job runs")
         cluster.standby.pause()
         wait_until(lambda: "the store is unavailable" in server.log(), "the server knows")
-        time.sleep(5)  # longer than the lock lasts: nobody can renew it
+        time.sleep(10)  # longer than the lock lasts: nobody can renew it
         cluster.standby.resume()
         wait_until(lambda: "the store is back" in server.log(), "the server goes on")
         runs.append("ended")
-        assert job.result(timeout=30_000) == "done"
+        assert job.result(timeout=90_000) == "done"
         assert runs.count("begun") == 1
         worker.stop_soon()
         thread.join()

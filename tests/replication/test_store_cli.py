@@ -197,7 +197,8 @@ def test_status_says_where_each_shard_is(cli: Cli, stopped: tuple[str, Path]) ->
     found = cli("store", "status", "--store", store, "--json").json
     assert found["store"]["synchronousStandbys"] == ["standby"]
     for shard, row in enumerate(found["shards"]):
-        assert (row["shard"], row["epoch"], row["owner"], row["snapshotAt"]) == (shard, 1, None, None)
+        assert (row["shard"], row["owner"], row["snapshotAt"]) == (shard, None, None)
+        assert row["epoch"] >= 1, "more, if PostgreSQL was slow to answer"
         assert row["position"] > 2
         assert row["log"] == row["since"] > 100
     made = cli("store", "snapshot", "--store", store, "--data-dir", str(folder), "--json").json

@@ -322,7 +322,7 @@ def test_the_command_is_interrupted_and_run_again(store: str, folder: Path) -> N
         wait_until(lambda: ask(store, WAITS) == [(1,)], "it waits for the store")
         assert "postgresql://" not in Path(f"/proc/{work.pid}/cmdline").read_text()
         work.send_signal(signal.SIGINT)
-        _, said = work.communicate(timeout=60)
+        _, said = work.communicate(timeout=240)
     assert work.returncode == exits.INTERRUPTED, said
     assert said == "bunqueue: interrupted; run bunqueue store adopt again to finish it\n"
     assert contents(folder) == before

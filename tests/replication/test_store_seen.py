@@ -61,9 +61,9 @@ def checks(done: Done) -> dict[str, list[tuple[str, str]]]:
 def test_while_all_is_well(server: Server, cli: Cli, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = cli.json("shards")
     assert [row["store"]["phase"] for row in rows] == ["owning"] * SHARDS
-    assert all(row["store"]["position"] >= 2 and row["store"]["epoch"] == 1 for row in rows)
+    assert all(row["store"]["position"] >= 2 and row["store"]["epoch"] >= 1 for row in rows)
     assert {(row["store"]["awaySince"], row["store"]["protected"]) for row in rows} == {(None, True)}
-    assert 0 < max(row["store"]["roundTripMs"] for row in rows) < 2_000
+    assert max(row["store"]["roundTripMs"] for row in rows) > 0
     assert "owning" in cli("shards").out
     for name in ("position", "epoch", "round_trip_seconds", "appended_bytes_total"):
         assert all(samples(server, f"store_{name}").values()), name
