@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 from support.server import Server, StartServer
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 from support.wall_clock import DAY, HOUR, MINUTE, SECOND, WallClock
 from support.wire import ConnectionEnded, Reply, Wire, now_ms
 
 SOON = 1_500  # ms, of all that is to end soon; the tests wait longer on a slow machine, but not an hour
 LATE = 2 * HOUR
+BROUGHT_BACK = "the clock was ahead: times taken from it were brought back"
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def server(make_server: StartServer, clock: WallClock) -> Server:
 
 async def ask(server: Server, cmd: str, **fields: Any) -> Reply:
     """An answer that is ok, however long the shard needs to come back."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 async with await Wire.open(server.address) as wire:
@@ -104,7 +105,9 @@ async def use(server: Server) -> None:
     await ask(server, "Cron", name="every", queue="every", repeatEvery=1000, preventOverlap=False)
     await ask(server, "Cron", name="minute", queue="minute", schedule="* * * * *")
     await ask(server, "PUSH", queue="dead", data=1)
-    await ask(server, "SetDlqConfig", queue="dead", config={"autoRetry": True, "autoRetryInterval": MINUTE})
+    await ask(
+        server, "SetDlqConfig", queue="dead", config={"autoRetry": True, "autoRetryInterval": 10 * MINUTE}
+    )
     job = await ask(server, "PULL", queue="dead", owner="w", detach=True)
     await ask(server, "FAIL", id=job["job"]["id"], token=job["token"], error="no", unrecoverable=True)
 
@@ -126,7 +129,7 @@ async def goes_on(server: Server) -> None:
     assert (await ask(server, "CronGet", name="minute"))["cron"]["nextRun"] < now_ms() + 2 * MINUTE
     (entry,) = (await ask(server, "Dlq", queue="dead"))["entries"]
     assert entry["enteredAt"] < now_ms() + SECOND
-    assert entry["nextRetryAt"] < now_ms() + 2 * MINUTE
+    assert entry["nextRetryAt"] < now_ms() + 11 * MINUTE
 
 
 def last_event_at(server: Server) -> int:
@@ -165,7 +168,7 @@ async def test_an_hour_ahead_and_set_right_nothing_stands_still(
     assert job["runAt"] > due - SECOND * 30, "what was put off by the true clock stays so"
     log = server.whole_log()
     assert "the clock was set forward" in log
-    told = log.count("the clock was ahead: times taken from it were brought back")
+    told = log.count(BROUGHT_BACK)
     most = 2 if how is killed_later else 1  # a kill may come between the line and its commit
     assert 1 <= told <= most, log
 
@@ -332,7 +335,11 @@ def moves(server: Server) -> bool:
 
 async def kill_while_it_moves(server: Server, clock: WallClock, kills: int, seed: int) -> int:
     """Set the clock right, and kill the shard again and again; how often that was in the middle of it."""
-    chance, hit = random.Random(seed), 0
+    chance, hit, before = random.Random(seed), 0, server.log().count(BROUGHT_BACK)
+
+    def moves_or_has() -> bool:
+        return moves(server) or server.log().count(BROUGHT_BACK) > before
+
     async with await Wire.open(server.address) as wire:
         for _ in range(MANY // 1000):
             jobs = [{"data": 1, "delay": LATE if number % 2 else 1} for number in range(1000)]
@@ -342,7 +349,7 @@ async def kill_while_it_moves(server: Server, clock: WallClock, kills: int, seed
         clock.set(0)
         await wire.ok("Count", queue="q")  # it looks at the clock now
     for number in range(kills):
-        await eventually(lambda: moves(server), "times are being brought back")
+        await eventually(moves_or_has, "times are being brought back")
         await asyncio.sleep(chance.random() * 0.2 if number else 0)  # a moment of its own for each kill
         server.kill_shards()
         hit += moves(server)
@@ -351,7 +358,7 @@ async def kill_while_it_moves(server: Server, clock: WallClock, kills: int, seed
     return hit
 
 
-async def check_all_moved(server: Server) -> None:
+async def check_all_moved(server: Server, turns: int = 1) -> None:
     await ask(server, "Count", queue="q")
     await eventually(lambda: not moves(server), "all times are brought back")
     with closing(sqlite3.connect(Path(server.data_dir) / "shard-00.db")) as db:
@@ -361,19 +368,22 @@ async def check_all_moved(server: Server) -> None:
             assert late == 0, table
         ((early, late),) = db.execute(
             "select sum(run_at < ?), sum(run_at > ?) from jobs where run_at > ?",
-            (now + LATE - MINUTE, now + LATE, now),
+            (now + LATE - 10 * MINUTE, now + LATE, now),
         )
         assert not early, "a job was moved twice"
         assert not late, "a job was not moved"
-    assert (await ask(server, "GetJobCounts", queue="q"))["counts"]["delayed"] == MANY // 2
+    assert (await ask(server, "GetJobCounts", queue="q"))["counts"]["delayed"] == turns * MANY // 2
 
 
 async def test_a_shard_that_is_killed_while_it_brings_times_back_goes_on_with_it(
     server: Server, clock: WallClock
 ) -> None:
-    clock.set(HOUR)
-    assert await kill_while_it_moves(server, clock, 1, seed=1) == 1
-    await check_all_moved(server)
+    hits: list[int] = []
+    while not any(hits):  # this process may be late
+        assert len(hits) < 5, "it was never in the middle of it"
+        clock.set(HOUR)
+        hits.append(await kill_while_it_moves(server, clock, 1, seed=1))
+    await check_all_moved(server, len(hits))
 
 
 @pytest.mark.nightly
@@ -385,15 +395,19 @@ async def test_a_shard_that_is_killed_again_and_again(server: Server, clock: Wal
 
 
 async def test_others_do_not_wait_until_all_times_are_brought_back(server: Server, clock: WallClock) -> None:
-    """Counted in commands, as a slow machine takes long for everything."""
-    clock.set(HOUR)
+    """Counted in commands, as a slow machine takes long for everything; once at least, as this process may be
+    late."""
     async with await Wire.open(server.address) as wire:
-        for _ in range(MANY // 1000):
-            await wire.ok("PUSHB", queue="q", jobs=[{"data": 1, "delay": LATE}] * 1000)
-        clock.set(0)
-        served = 0
-        while "times taken from it were brought back" not in server.log():
-            await wire.ok("PUSH", queue="other", data=served)
-            served += 1
+        for turn in range(1, 6):
+            clock.set(HOUR)
+            for _ in range(MANY // 1000):
+                await wire.ok("PUSHB", queue="q", jobs=[{"data": 1, "delay": LATE}] * 1000)
+            clock.set(0)
+            served = 0
+            while server.log().count(BROUGHT_BACK) < turn:
+                await wire.ok("PUSH", queue="other", data=served)
+                served += 1
+            if served > 5:
+                break
         assert served > 5
     assert await metric(server, "clock_times_moved_total") >= MANY

@@ -11,7 +11,6 @@ from support.waiting import eventually
 from support.wire import Wire
 
 DATA = "x" * 2000
-RECOVERS_S = 60.0
 SHORT = [("tmpfs", 40, 1), ("ext4", 40, 1)]
 LONG = [
     (kind, size, shards)
@@ -78,7 +77,7 @@ async def accepted_again(server: Server, queue: str) -> None:
     async def accepted() -> bool:
         return bool((await wire.call("PUSH", queue=queue, data=1))["ok"])
 
-    await eventually(accepted, "pushes are accepted again", RECOVERS_S)
+    await eventually(accepted, "pushes are accepted again")
     await wire.close()
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from support.file_rules import check_file
+from support.waiting import PATIENCE_S
 
 from bunqueue import Queue
 
@@ -67,11 +68,13 @@ def live(path: Path, acknowledged: Acknowledged, seconds: float, end: signal.Sig
         [sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True
     ) as run:
         assert run.stdout is not None
-        first = run.stdout.readline()
+        first = [run.stdout.readline()]
+        while first[-1] and not first[-1].startswith("completed"):
+            first.append(run.stdout.readline())
         time.sleep(seconds)  # the instant is what is tried
         run.send_signal(end)
-        rest, _ = run.communicate(timeout=60)
-        acknowledged.hear(first + rest)
+        rest, _ = run.communicate(timeout=PATIENCE_S)
+        acknowledged.hear("".join(first) + rest)
         return run.returncode
 
 

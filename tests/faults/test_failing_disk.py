@@ -16,8 +16,6 @@ from support.wire import Reply, Wire
 from bunqueue.cli.commands.top.numbers import samples_of
 from bunqueue.protocol.codes import Code
 
-PASSES_S = 30.0
-
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BadDisk:
@@ -47,7 +45,7 @@ async def accepted(wire: Wire, **fields: object) -> Reply:
         found.append(await wire.call(**fields))
         return bool(found[-1]["ok"])
 
-    await eventually(is_accepted, "it is accepted again", PASSES_S)
+    await eventually(is_accepted, "it is accepted again")
     return found[-1]
 
 
@@ -91,14 +89,14 @@ async def test_checkpoints_that_fail_are_told(disk: BadDisk, make_server: StartS
 
     assert await figure() == 0
     with disk.failing("write", errno.EIO, ".db"):
-        await eventually(fails, "a checkpoint fails", PASSES_S)
+        await eventually(fails, "a checkpoint fails")
         (warning,) = (await wire.ok("StorageStatus"))["data"]["warnings"]
         assert "cannot be copied into" in warning
         found = {row["check"]: row for row in Cli(server).json("doctor")}
         assert found["disk"]["status"] == "warning"
         assert "cannot be copied into" in found["disk"]["finding"]
         assert "the WAL cannot be copied into the database" in server.log()
-    await eventually(works, "checkpoints work again", PASSES_S)
+    await eventually(works, "checkpoints work again")
     await wire.close()
 
 
@@ -156,6 +154,6 @@ async def test_a_start_that_cannot_read_is_repeated(disk: BadDisk, make_server: 
         return bool((await wire.call("GetJob", id=job_id))["ok"])
 
     wire = await Wire.open(server.address)
-    await eventually(there, "the shard is back", PASSES_S)
+    await eventually(there, "the shard is back")
     assert "out of service" not in server.log()
     await wire.close()

@@ -25,7 +25,6 @@ from support.wire import Address, Wire
 
 SHARDS = 4
 LOAD = (20, 150)  # acknowledgements between two kills
-SETTLES_S = 60.0
 
 
 def cast(address: Address, ledger: FlowLedger, seed: str, queues: list[str]) -> list[Actor]:
@@ -59,7 +58,7 @@ async def test_what_belongs_together_stays_together(make_server: StartServer, tm
             await killer.run(kills)
             for actor in actors[: -1 - 6]:
                 actor.stopping.set()
-            await eventually(lambda: not ledger.open, "all pushes are settled", SETTLES_S)
+            await eventually(lambda: not ledger.open, "all pushes are settled")
             await drain(server.address, actors, queues)
         async with await Wire.open(server.address) as wire:
             found = await read_all(wire, queues)

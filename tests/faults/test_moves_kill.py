@@ -19,7 +19,6 @@ from support.waiting import eventually
 SHARDS = 4
 LETTERS = ("MoveIn", "MovedIn", "Rehome", "MoveEnded")
 MOMENTS = ("before commit", "after commit", "sent")
-SETTLES_S = 15.0
 _numbers = count()
 
 STEPS = [
@@ -75,7 +74,7 @@ async def test_jobs_that_are_moved_are_there_once(server: CrashingServer, step: 
     async def all_there() -> bool:
         return (await world.census()).keys() == set(ids)
 
-    await eventually(all_there, "all jobs are in a queue", SETTLES_S)
+    await eventually(all_there, "all jobs are in a queue")
     queues = {job["queue"] for job in (await world.census()).values()}
     assert queues == {target} if reply is not None else len(queues) == 1, "they were moved together"
     await world.ok("ChangeJobs", **move)

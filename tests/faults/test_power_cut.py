@@ -45,7 +45,7 @@ async def push(server: Server, promises: Promises, name: str, seconds: float, si
     """Push all that concerns several shards, until the time is over; some of it durable."""
     rng, end, serial = random.Random(name), time.monotonic() + seconds, 0
     async with await Wire.open(server.address) as wire:
-        while time.monotonic() < end:
+        while time.monotonic() < end or not promises.durable:
             serial += 1
             durable = rng.random() < 0.4
             parent, *rest = [f"{name}-{serial}-{place}" for place in range(rng.randrange(2, 5))]
@@ -72,7 +72,7 @@ async def work(server: Server, promises: Promises) -> None:
     rng = random.Random(1)
     async with await Wire.open(server.address) as wire:
         while True:
-            pulled = await wire.call("PULL", queue=rng.choice(QUEUES), owner="w", lockTtl=30_000)
+            pulled = await wire.call("PULL", queue=rng.choice(QUEUES), owner="w", lockTtl=3_600_000)
             if pulled.get("job"):
                 promises.begun.add(pulled["job"]["id"])
                 await wire.call("ACK", id=pulled["job"]["id"], token=pulled["token"])

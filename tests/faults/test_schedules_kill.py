@@ -11,17 +11,16 @@ from typing import Any
 from support.budget import budget
 from support.naming import queue_on
 from support.server import Server, StartServer, quiet_port
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 from support.wire import ConnectionEnded, Wire
 
 EVERY = 250  # ms
 KILLS = budget(3, 30)
-COMES_BACK_S = 30.0
 
 
 async def ask(server: Server, cmd: str, **fields: Any) -> dict[str, Any]:
     """An answer that is ok, however long the shards need to come back."""
-    async with asyncio.timeout(COMES_BACK_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 async with await Wire.open(server.address) as wire:
@@ -48,15 +47,15 @@ async def test_one_job_an_instant_though_shards_are_killed(make_server: StartSer
         await ask(server, "CronList")  # both are back
     await asyncio.sleep(3 * EVERY / 1000)  # a few instants without a kill
     for queue in queues:
+        await ask(server, "CronPause", name=queue)
         before = (await ask(server, "CronGet", name=queue))["cron"]
-        await ask(server, "CronDelete", name=queue)
         jobs = (await ask(server, "GetJobs", queue=queue, limit=1000))["jobs"]
         instants = Counter((job["createdAt"] - first[queue]) // EVERY for job in jobs)
         assert max(instants.values()) == 1, "one job an instant"
         assert {(job["scheduledFor"] - first[queue]) % EVERY for job in jobs} == {0}
         assert len({job["scheduledFor"] for job in jobs}) == len(jobs), "each knows its own"
         assert len(jobs) > KILLS
-        assert before["executions"] <= len(jobs) <= before["executions"] + 2, "one job a run"
+        assert len(jobs) == before["executions"], "one job a run"
         assert (before["nextRun"] - first[queue]) % EVERY == 0, "the grid is kept"
     server.stop()
 
@@ -104,8 +103,9 @@ async def test_runs_that_wait_are_neither_lost_nor_doubled_though_everything_is_
     await eventually(is_done, "nothing waits any more")
     stopping.set()
     await working
-    after = (await ask(server, "CronGet", name="c"))["cron"]
-    jobs = (await ask(server, "GetJobs", queue=queue, limit=1000))["jobs"]
+    after: dict[str, Any] = {}
+    while after.get("executions") != (now := (await ask(server, "CronGet", name="c"))["cron"])["executions"]:
+        after, jobs = now, (await ask(server, "GetJobs", queue=queue, limit=1000))["jobs"]
     assert after["executions"] >= cron["executions"] > KILLS
     assert len(jobs) + after.get("backlog", 0) == after["executions"], "one job a run"
     assert after["executions"] == (after["nextRun"] - first) // EVERY, "one run a time"
@@ -175,7 +175,7 @@ async def test_what_became_of_a_run_is_known_however_the_server_ends(make_server
     queue = queue_on(1)
     await ask(server, "Cron", name="c", queue=queue, repeatEvery=1000, immediately=True)
     async with await Wire.open(server.address) as worker:
-        pulled = await worker.ok("PULL", queue=queue, owner="w", timeout=10_000)
+        pulled = await worker.ok("PULL", queue=queue, owner="w", timeout=60_000)
         job = pulled["job"]
         server.kill_shards(1)
         await ask(server, "CronPause", name="c")
@@ -197,7 +197,7 @@ async def test_runs_that_are_missed_are_in_the_log_the_metric_and_the_list(make_
     await asyncio.sleep(0.5)  # times pass while nothing runs
     server.start()
     missed = 0
-    async with asyncio.timeout(COMES_BACK_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not missed:
             missed = (await ask(server, "CronGet", name="sought"))["cron"].get("missed", 0)
     assert missed >= 2

@@ -16,7 +16,8 @@ from support.wire import Wire
 
 from bunqueue import ActiveJob, AsyncQueue, ConnectionOptions, Worker
 
-STILL_S = 8.0  # longer than a lock here, and than the 5 s between two looks for locks that have run out
+LOCK_MS = 5_000  # more than a busy machine needs between two signs of life
+STILL_S = 11.0  # longer than a lock, and than the 5 s between two looks for locks that have run out
 LONG_S = 40.0
 
 
@@ -41,8 +42,8 @@ async def test_a_router_that_stands_still_costs_no_worker_its_jobs(server: Serve
     async with await Wire.open(server.address) as wire:
         renewed = (await wire.ok("PUSH", queue="q", data=1, maxAttempts=1))["id"]
         fresh = (await wire.ok("PUSH", queue="q", data=2, maxAttempts=1))["id"]
-        timed = (await wire.ok("PUSH", queue="q", data=3, maxAttempts=1, timeout=4000))["id"]
-        tokens = [(await wire.ok("PULL", queue="q", owner="w", lockTtl=2000))["token"] for _ in range(3)]
+        timed = (await wire.ok("PUSH", queue="q", data=3, maxAttempts=1, timeout=LOCK_MS))["id"]
+        tokens = [(await wire.ok("PULL", queue="q", owner="w", lockTtl=LOCK_MS))["token"] for _ in range(3)]
         await wire.ok("JobHeartbeat", id=renewed, token=tokens[0])
         with standing_still(server.pid):
             heard_late = [
@@ -115,7 +116,7 @@ async def work_beside(server: Server, still_s: float, lock_ttl: int, options: Co
 
 async def test_a_worker_keeps_what_it_runs_though_the_router_stood_still(server: Server) -> None:
     """Also when it has given up its connections meanwhile, as nobody answered."""
-    await work_beside(server, STILL_S, 2000, ConnectionOptions(command_timeout=1500))
+    await work_beside(server, STILL_S, LOCK_MS, ConnectionOptions(command_timeout=1500))
 
 
 @pytest.mark.nightly
@@ -132,7 +133,7 @@ async def test_a_shard_that_stands_still_costs_no_worker_its_jobs(make_server: S
         held = []
         for number in range(8):
             job_id = (await wire.ok("PUSH", queue=f"q{number}", data=1, maxAttempts=1))["id"]
-            token = (await wire.ok("PULL", queue=f"q{number}", owner="w", lockTtl=2000))["token"]
+            token = (await wire.ok("PULL", queue=f"q{number}", owner="w", lockTtl=LOCK_MS))["token"]
             held.append((job_id, token))
         with standing_still(server.shard(1).pid):
             for _ in range(int(STILL_S)):

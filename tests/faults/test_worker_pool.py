@@ -24,7 +24,7 @@ CONCURRENCY = 50
 
 
 def pool(folder: Path, queue: AsyncQueue, port: int, **options: Any) -> WorkerPool:
-    options = {"lock_ttl": 3000, "poll_timeout": 500} | options
+    options = {"lock_ttl": 10_000, "poll_timeout": 500} | options
     return WorkerPool(folder, queue.name, port=port, concurrency=CONCURRENCY, **options)
 
 
@@ -79,7 +79,7 @@ async def test_all_connections_go_half_open(shared_server: Server, proxy: Proxy,
     async with AsyncQueue("half-open", port=shared_server.port) as queue:
         added = await add(queue, [("sleep", 0.5)] * 1000)
         url = f"bunqueue://127.0.0.1:{proxy.port}?{patience}"
-        options = {"lock_ttl": 6000, "poll_timeout": 500, "concurrency": CONCURRENCY}
+        options = {"lock_ttl": 10_000, "poll_timeout": 500, "concurrency": CONCURRENCY}
         async with WorkerPool(tmp_path, queue.name, url=url, **options).running() as workers:
             for part in (200, 600):
                 await until_begun(workers, part)
@@ -97,7 +97,7 @@ async def test_a_process_is_stopped_for_longer_than_its_locks_last(
 ) -> None:
     async with AsyncQueue("stopped", port=shared_server.port) as queue:
         added = await add(queue, [("sleep", 0.2)] * 600)
-        async with pool(tmp_path, queue, shared_server.port, lock_ttl=3000).running() as workers:
+        async with pool(tmp_path, queue, shared_server.port).running() as workers:
             await eventually(lambda: len(workers.begun_by()) == 4, "all of them work")
             frozen = workers.processes[0]
             begun = workers.begun_by()[frozen.pid]
@@ -113,11 +113,11 @@ async def test_a_process_is_stopped_for_longer_than_its_locks_last(
 
 @pytest.mark.parametrize("name", ["block", "spin"])
 async def test_handlers_keep_the_loop_busy(shared_server: Server, tmp_path: Path, name: str) -> None:
-    """Each process has jobs that wait behind some that block it, six seconds in all: for several lives of a
-    lock, and from one look that the shard takes at locks to the next."""
+    """Each process has jobs that wait behind some that block it, twelve seconds in all: for several lives of
+    a lock, and from one look that the shard takes at locks to the next."""
     async with AsyncQueue(name, port=shared_server.port) as queue:
-        added = await add(queue, [("sleep", 0.1) if number % 17 else (name, 2) for number in range(200)])
-        async with pool(tmp_path, queue, shared_server.port, lock_ttl=1000).running() as workers:
+        added = await add(queue, [("sleep", 0.1) if number % 17 else (name, 4) for number in range(200)])
+        async with pool(tmp_path, queue, shared_server.port, lock_ttl=4000).running() as workers:
             await until_done(queue, added)
         assert await attempts(queue) == 0
     assert set(workers.runs().values()) == {1}
