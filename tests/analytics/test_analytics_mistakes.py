@@ -48,7 +48,7 @@ def test_mistakes(past: Path, tmp_path: Path, options: list[str], told: str) -> 
         options = [option.replace(name, place) for option in options]
         told = told.replace(name, place)
     running = start("aggregate", "--out", tmp_path / "out", *options)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=240)
     assert running.returncode != 0
     lines = [line for line in errors.splitlines() if "starting Spark" not in line]
     assert len(lines) == 1, errors
@@ -65,7 +65,7 @@ def test_interrupted(past: Path, tmp_path: Path, master: tuple[str, ...]) -> Non
             running.send_signal(signal.SIGINT)
             break
     rest = running.stderr.read()
-    running.communicate(timeout=60)
+    running.communicate(timeout=240)
     assert running.returncode == 130, rest
     assert "bunqueue: interrupted" in rest.splitlines()
     assert "Traceback" not in rest

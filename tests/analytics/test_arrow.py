@@ -27,7 +27,7 @@ def test_its_samples_run_without_spark(past: Path, tmp_path: Path) -> None:
     script.write_text(blocked + "\n".join(samples), encoding="utf-8")
     shutil.copytree(past, tmp_path / "data")
     command = [sys.executable, "-W", "error", script]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "│ mail" in done.stdout
 

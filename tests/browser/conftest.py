@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from support.browser import DESK, Api, Visit, Visitor, launch, open_context
 from support.server import ROOT, Server, StartServer, dispose, quiet_port
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ class Flow:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")  # no longer: its event loop is in the way of tests that have one

@@ -226,7 +226,7 @@ def test_every_attempt_is_told(visit: Visit, shop: Server, api: Api) -> None:
     job = api.push(queue, maxAttempts=3, backoff=0)
     api("PULL", queue=queue)
     api("FAIL", id=job, error="first")
-    api("PULL", queue=queue, timeout=5000)
+    api("PULL", queue=queue, timeout=60_000)
     page = visit(shop).go(f"/jobs/{job}")
     expect(page.locator(".attempts > li")).to_contain_text(["Attempt 2", "Attempt 1"])
     expect(page.locator(".attempts > li").first).to_contain_text("began")

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from playwright.sync_api import Page, expect
-from support.browser import DESK, PHONE, Api, Visit, Visitor, act
+from support.browser import DESK, PHONE, Api, Visit, Visitor, act, toast
 from support.provider import Provider
 from support.server import Server, StartServer, dispose, quiet_port
 
@@ -158,7 +158,7 @@ def test_the_trail_and_who_paused_a_queue(visit: Visit, house: House) -> None:
     visitor = enter(visit, house, "boss", "/queues/held")
     page = visitor.page
     act(page, "by whom?")
-    expect(page.locator("#toasts")).to_contain_text("held was paused by boss from 127.0.0.1")
+    toast(page, "held was paused by boss from 127.0.0.1")
     page = visitor.go("/audit?what=flips")
     rows = page.get_by_label("Entries", exact=True).locator("tbody tr")
     expect(rows).to_have_count(50)
@@ -212,7 +212,7 @@ def test_sessions_are_listed_and_ended(visit: Visit, house: House) -> None:
     row = boss.get_by_label("Sessions", exact=True).locator("tbody tr").filter(has_text="guest").first
     row.get_by_role("button", name="End").click()
     boss.get_by_role("dialog").get_by_role("button", name="End it").click()
-    expect(boss.locator("#toasts")).to_contain_text("The session has ended")
+    toast(boss, "The session has ended")
     guest.page.reload()
     expect(guest.page.get_by_role("heading", name="Sign in")).to_be_visible()
     guest.forgive()  # its stream of events may have been refused before

@@ -388,7 +388,7 @@ def test_many_children_are_one_row(visit: Visit, shop: Server, api: Api) -> None
     expect(page.get_by_role("region", name="What it waits for")).to_contain_text(
         "40 jobs that it has started"
     )
-    packed: Any = api("PULL", queue=packing, timeout=10_000, owner="packer")
+    packed: Any = api("PULL", queue=packing, timeout=60_000, owner="packer")
     api("FAIL", id=packed["job"]["id"], token=packed["token"], error="no box", unrecoverable=True)
     rows.locator("summary").click()
     expect(rows).to_contain_text("1 failed")

@@ -27,7 +27,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "finally: server.stop()"
     )
     command = [sys.executable, "-c", program, str(folder), str(JOBS)]
-    subprocess.run(command, cwd=SCRIPTS, check=True, timeout=120)
+    subprocess.run(command, cwd=SCRIPTS, check=True, timeout=600)
     return folder / "data"
 
 
@@ -58,7 +58,7 @@ def test_the_history_is_finished_and_has_failures_and_retries(history: Path) -> 
 )
 def test_readers_read_all_of_it(history: Path, kind: str) -> None:
     command = [sys.executable, str(SCRIPTS / "spark_bench_readers.py"), kind, str(history)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["rows"] == JOBS
     assert result["seconds"] > 0
@@ -69,7 +69,7 @@ def test_beside_a_server_at_work() -> None:
     """What is printed at the end: a row for each load, with a ratio."""
     small = ["--jobs", "2000", "--rounds", "1", "--load", "2000"]
     command = [sys.executable, str(SCRIPTS / "spark_bench.py"), "--beside", *small]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|")]
     found = {row[0]: row for row in rows[2:]}

@@ -153,7 +153,7 @@ def test_steps_are_as_their_workflow_tells_them(tmp_path: Path) -> None:
         async with app:
             handle = await order.start_async()
             with pytest.raises(JobFailed, match="the bank is away"):
-                await handle.result(30_000)
+                await handle.result(90_000)
             return await handle.history()
 
     told = asyncio.run(work())

@@ -20,7 +20,7 @@ def run(program: str, *arguments: str | Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
