@@ -280,7 +280,8 @@ class Server:
         """The client object. A ticket is used once; its number is reused only after all others."""
         new = conn >= link.TICKET
         client = Client(conn, version, turn) if new else self._shard.client(conn, version)
-        client.scope = scope
+        if client.sent_scope is not scope:
+            client.act_for(scope)
         return client
 
     def _end_others(self, router: int, live: frozenset[int], now: int) -> None:

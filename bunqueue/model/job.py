@@ -59,8 +59,8 @@ UNDEFINED = b"\xd4\x00\x00"  # sent by some encoders for "no value"; as data it 
 MAX_TIMELINE = 20  # entries kept in a job's timeline, as in the reference server
 
 
-class JobOptions(Struct, frozen=True, gc=False):
-    """The options of a push; one object is shared by all jobs with equal options.
+class JobOptions(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The options of a push, and who sent it; one object is shared by all jobs with equal options.
 
     Times are in ms; None means "not set".
     """
@@ -80,6 +80,7 @@ class JobOptions(Struct, frozen=True, gc=False):
     backoff_max: float | None = None  # no wait is longer; None: an hour
     backoff_delays: tuple[float, ...] = ()  # the first waits, one after the other
     backoff_retry_after: bool = False  # its worker requests the wait that an error names
+    added_by: str | None = None  # the identity that added it, where clients have some; on the wire if set
 
 
 class Cancellation(Struct, array_like=True, gc=False):
@@ -262,6 +263,8 @@ class SharedOptions(Struct, frozen=True, gc=False, eq=False):
 
     options: JobOptions
     wire: bytes  # their part of the job object that clients get
+    fields: int  # the number of fields in it
+    head: bytes  # how the object of a job begins that has only these fields
     stored: bytes | None  # the value of their column; None for the defaults
 
 

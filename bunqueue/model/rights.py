@@ -76,8 +76,10 @@ EVERYBODY = Identity("", ALL)
 """Any client of a server without tokens and identities."""
 
 
-READ_ONLY = "read_only_token"
-"""The identity of the setting with this name."""
+FULL_ACCESS, READ_ONLY = "auth_token", "read_only_token"
+"""The identities of the settings with these names."""
+NAMELESS = frozenset({EVERYBODY.name, FULL_ACCESS, READ_ONLY})
+"""Those that do not say who it is."""
 
 
 def may(identity: Identity, verbs: Verb) -> bool:

@@ -1,4 +1,4 @@
-"""Where an identity may use its verbs: the queues that its patterns name.
+"""Who sends a command, and where an identity may use its verbs: the queues that its patterns name.
 
 A pattern is the name of a queue in which ``*`` stands for any characters. A `Scope` is compiled once, and
 remembers what it has decided, so a command costs one look-up. Routers send it to the shards with the
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from .names import MAX_QUEUE_NAME
-from .rights import Identity, Verb, names_of
+from .rights import NAMELESS, Identity, Verb, names_of
 
 MAX_PATTERNS = 100
 MAX_DECIDED = 10_000  # queues for which a scope remembers its decision; then it forgets them all
@@ -36,7 +36,7 @@ _encode, _decode = Encoder().encode, Decoder(_Wire).decode
 class Scope:
     """The rights of one identity, as everything that carries out its commands sees them."""
 
-    __slots__ = ("_match", "_shows", "decided", "identity", "wire")
+    __slots__ = ("_match", "_shows", "decided", "identity", "limits", "wire")
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -45,6 +45,9 @@ class Scope:
         self._match = re.compile("|".join(parts), re.ASCII).fullmatch if parts else None
         self.decided: dict[str, bool] = {}  # public, because it is read for each command
         self._shows: dict[int, bool] = {}  # by verbs, as numbers: the flags themselves are slow to combine
+        sees_all = Verb.READ in identity.verbs or not identity.verbs & ~(Verb.ADD | Verb.RUN | Verb.SCRAPE)
+        self.limits = bool(parts) or not sees_all
+        """Whether there is anything that its verbs do not say already; else it only says who it is."""
 
     @property
     def is_everywhere(self) -> bool:
@@ -75,9 +78,9 @@ class Scope:
 
 
 def scope_of(identity: Identity) -> Scope | None:
-    """The scope of an identity; None if there is nothing that its verbs do not say already."""
-    sees_all = Verb.READ in identity.verbs or not identity.verbs & ~(Verb.ADD | Verb.RUN | Verb.SCRAPE)
-    return None if sees_all and not identity.queues else _compiled(identity)
+    """The scope of an identity; None for those that have no name of their own and see everything."""
+    found = _compiled(identity)
+    return found if found.limits or identity.name not in NAMELESS else None
 
 
 @lru_cache(MAX_SCOPES)

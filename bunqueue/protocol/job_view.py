@@ -147,16 +147,22 @@ def _option_fields(options: JobOptions) -> dict[str, Any]:
         "removeOnFail": options.remove_on_fail,
         "durable": options.durable,
         "tags": options.tags,
+        **({} if options.added_by is None else {"addedBy": options.added_by}),
     }
-
-
-_OPTION_FIELDS = len(_option_fields(JobOptions())) + _EXTRA_FIELDS
 
 
 def share_options(options: JobOptions) -> SharedOptions:
     """The encodings of ``options``."""
     stored = None if options == JobOptions() else _encode(options)
-    return SharedOptions(options, _option_pairs(options) + _NO_EXTRA, stored)
+    fields = len(_option_fields(options)) + _EXTRA_FIELDS
+    head = _header(_OWN_FIELDS + fields) + _FIRST
+    return SharedOptions(options, _option_pairs(options) + _NO_EXTRA, fields, head, stored)
+
+
+@lru_cache(maxsize=MAX_SHARED)
+def plain_options(identity: str | None) -> SharedOptions:
+    """Those of jobs without options that an identity has added; None: a client without one."""
+    return DEFAULT_OPTIONS if identity is None else share_options(JobOptions(added_by=identity))
 
 
 def _option_pairs(options: JobOptions) -> bytes:
@@ -189,8 +195,14 @@ def _header_size(fields: int) -> int:
     return 1 if fields < 16 else 3
 
 
+def _header(fields: int) -> bytes:
+    """Of a map with at least 16 fields."""
+    return b"\xde" + fields.to_bytes(2, "big")
+
+
 _NOTHING = Extra()
 _NO_EXTRA = _extra_pairs(_NOTHING)
+_FIRST = _encode("id") + b"\xd9\x24"  # the name of the first field, and the header of an id made by a shard
 DEFAULT_OPTIONS = share_options(JobOptions())
 
 
@@ -252,8 +264,7 @@ def _assemble(own: bytes, fields: int, job: Job) -> bytes:
         if options := _set_options(job.extra):
             fields += len(options)
             rest += _encode(options)[_header_size(len(options)) :]
-    header = b"\xde" + (fields + _OPTION_FIELDS).to_bytes(2, "big")
-    return header + own[_header_size(fields) :] + rest
+    return _header(fields + job.shared.fields) + own[_header_size(fields) :] + rest
 
 
 def pulled_job(job: Job) -> bytes:
@@ -333,7 +344,7 @@ _UNTOUCHED = {
 _DOUBLE = b"\xcb"
 _MOMENT = len(_encode(0.0)) - 1  # bytes of a float64 after the type byte
 _PARTS: tuple[bytes, ...] = (
-    b"\xde" + (_OWN_FIELDS + _OPTION_FIELDS).to_bytes(2, "big") + _encode("id") + b"\xd9\x24",
+    DEFAULT_OPTIONS.head,
     _encode(_UNTOUCHED)[1:] + _encode("createdAt") + _DOUBLE,
     _encode("runAt") + _DOUBLE,
     _encode("startedAt") + _DOUBLE,
@@ -344,7 +355,7 @@ _PARTS: tuple[bytes, ...] = (
 )
 _sizes = [f"{len(part)}s" for part in _PARTS]
 _pack_first = struct.Struct(f">{_sizes[0]}36s{'d'.join(_sizes[1:])}").pack
-_HEAD, _CREATED, _RUN, _STARTED, _HEARTBEAT, _WAITED, _RAN, _QUEUE = _PARTS
+_, _CREATED, _RUN, _STARTED, _HEARTBEAT, _WAITED, _RAN, _QUEUE = _PARTS
 _NAME, _DATA = _encode("name"), _encode("data")
 
 
@@ -366,7 +377,7 @@ def _is_first_run(job: Job) -> bool:
 def _first_run(job: Job) -> bytes:
     created, started = float(job.created_at), float(job.started_at or 0)  # once, not for each of its places
     head = _pack_first(
-        _HEAD,
+        job.shared.head,
         job.id.encode(),
         _CREATED,
         created,

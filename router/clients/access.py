@@ -40,7 +40,8 @@ class Access:
         """Who it is; None before it has authenticated."""
         self._allowed: set[str] = set()  # commands whose verbs it has, as verbs are slow to combine
         self.scope: Scope | None = None
-        """To which queues its commands are limited, and what it may not read; None: nothing of this."""
+        """Who it is, to which queues its commands are limited, and what it may not read; None: nothing of
+        this."""
         self.refused = ""
         """The command that its identity may not use, and that was refused last; the trail empties it."""
         self.peek: Any = self._chosen
@@ -56,7 +57,7 @@ class Access:
     def _chosen(self) -> Any:
         """Without any limit a command costs nothing here."""
         limited = self.grant is None or self.grant.identity.is_restricted
-        limited = limited or self.scope is not None or self._rate is not None
+        limited = limited or (self.scope is not None and self.scope.limits) or self._rate is not None
         return self._peek if limited else peek
 
     def present_token(self, token: str, directory: Directory) -> bool:

@@ -16,10 +16,11 @@ from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
+from bunqueue.model.rights import NAMELESS
 from bunqueue.model.scope import Scope
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, Reply, Spec
-from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
+from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, plain_options, share_options
 from shardproc.engine.ready.ready_queue import ReadyQueue
 
 from .memory.clock_uncertainty import ClockUncertainty
@@ -70,13 +71,16 @@ class Client:
 
     __slots__ = (
         "aliases",
+        "by",
         "closed",
         "conn",
         "held",
         "listens_to",
+        "options",
         "own_timeouts",
         "polls",
         "scope",
+        "sent_scope",
         "signals",
         "slow",
         "turn",
@@ -99,7 +103,17 @@ class Client:
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
         self.scope: Scope | None = None  # to which queues it is limited, and what it may not read
+        self.sent_scope: Scope | None = None  # the same, also of an identity that is not limited
+        self.by: str | None = None  # its identity, with which its jobs are shown
+        self.options = DEFAULT_OPTIONS  # of its jobs without others
         self.aliases: dict[str, str] = {}  # see `scoped.py`
+
+    def act_for(self, scope: Scope | None) -> None:
+        """The next commands come from this identity."""
+        self.sent_scope = scope
+        self.scope = scope if scope is not None and scope.limits else None
+        self.by = None if scope is None or scope.identity.name in NAMELESS else scope.identity.name
+        self.options = plain_options(self.by)
 
 
 class Waiter(Struct, gc=False, eq=False):
@@ -583,6 +597,3 @@ class State:
         if job is None:
             raise CommandError("Job not found", Code.JOB_NOT_FOUND, field="id", value=job_id)
         return job
-
-
-__all__ = ["DEFAULT_OPTIONS", "Client", "QueueState", "State", "Waiter"]

@@ -304,7 +304,7 @@ class ReplicatedServer(Server):
             if kind in link.COMMAND_KINDS:
                 version, scope, commands = link.split_scope(kind, body)
                 client = Client(conn, version)  # not the shard's client object, whose replies wait
-                client.scope = read_scope(scope) if scope else None
+                client.act_for(read_scope(scope) if scope else None)
                 self._answer_unavailable(client, link.split_frames(commands), fault)
             elif kind not in ENDS or conn in self._shard.engine.state.clients:
                 kept.append(envelope)

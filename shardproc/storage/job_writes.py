@@ -11,6 +11,7 @@ from operator import itemgetter
 
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Job
 from bunqueue.model.workflow import STEP_ROWS
+from bunqueue.protocol.job_view import DEFAULT_OPTIONS
 from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, NEW, ROW, STATE
 
 from . import rows, statements
@@ -30,6 +31,7 @@ ORDER = (
     statements.DELETE_EXPIRIES,
     statements.PUT_STRAGGLER,
     statements.INSERT_FRESH,
+    statements.INSERT_NAMED,
     statements.INSERT_JOB,
     statements.UPDATE_JOB,
     statements.INSERT_RUN_JOB,
@@ -48,6 +50,7 @@ ORDER = (
 
 _USUAL = (
     statements.INSERT_FRESH,
+    statements.INSERT_NAMED,
     statements.INSERT_LOCK,
     statements.DELETE_LOCKS,
     statements.INSERT_SUCCESS,
@@ -96,6 +99,12 @@ class Journal:
             else:
                 order = ORDER
                 self._collect(job, queue_ids[job.queue], now)
+        if new:
+            named = [job for job in new if job.shared is not DEFAULT_OPTIONS]  # by their identity
+            if named:
+                added = self._parameters[statements.INSERT_NAMED] = rows.named_rows(named, queue_ids)
+                self._search.stored(added, next_seq, now)
+                new = [job for job in new if job.shared is DEFAULT_OPTIONS]
         if new:
             fresh = self._parameters[statements.INSERT_FRESH] = rows.fresh_rows(new, queue_ids)
             self._search.stored(fresh, next_seq, now)

@@ -54,6 +54,7 @@ def _none(row: Sequence[Any]) -> Numbers:
 
 _NUMBERS: dict[str, Callable[[Sequence[Any]], Numbers]] = {
     statements.INSERT_FRESH: _first,
+    statements.INSERT_NAMED: _first,
     statements.INSERT_JOB: _first,
     statements.INSERT_RUN_JOB: _first,
     statements.UPDATE_JOB: _last,

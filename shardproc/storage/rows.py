@@ -65,6 +65,12 @@ def fresh_rows(jobs: list[Job], queue_ids: dict[str, int]) -> list[Row]:
     ]
 
 
+def named_rows(jobs: list[Job], queue_ids: dict[str, int]) -> list[Row]:
+    """Rows of INSERT_NAMED: they begin like those of INSERT_FRESH."""
+    fresh = fresh_rows(jobs, queue_ids)
+    return [(*row, job.shared.stored) for row, job in zip(fresh, jobs, strict=True)]
+
+
 def job_row(job: Job, queue_id: int) -> Row:
     return (
         job.seq,

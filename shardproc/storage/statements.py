@@ -260,6 +260,13 @@ FORGET_BLOCKS = _numbered(
 )
 FORGET_FINISHES = _numbered(116, "delete from search_finishes where until > :now")
 
+# Jobs without options whose identity is known.
+INSERT_NAMED = _numbered(
+    120,
+    "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, data, options) "
+    "values (?,?,?,?,?,?,?,?,?)",
+)
+
 # About this file alone, and so not numbered: another file of the same shard has its own.
 PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log in this file
 LOCAL = frozenset(

@@ -7,10 +7,22 @@ from typing import get_args
 import pytest
 from support.table import table
 
-from bunqueue.model.rights import ALL, CHANGING, ROLES, Identity, Verb, may, names_of, refusal, verbs_named
+from bunqueue.model.rights import (
+    ALL,
+    CHANGING,
+    EVERYBODY,
+    ROLES,
+    Identity,
+    Verb,
+    may,
+    names_of,
+    refusal,
+    verbs_named,
+)
 from bunqueue.model.scope import read_scope, scope_of
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.commands.find import Action
+from bunqueue.server.identities.directory import ADMIN, READER
 
 
 def allowed(role: str) -> set[str]:
@@ -81,9 +93,12 @@ def test_a_pattern_is_for_queues(pattern: str, queue: str, matches: bool) -> Non
     assert not scope.allows("x" * 257)
 
 
-def test_only_who_has_less_than_the_verbs_say_has_a_scope() -> None:
-    scoped = {role for role, verbs in ROLES.items() if scope_of(Identity(role, verbs)) is not None}
-    assert scoped == {"viewer"}, "nothing is asked of the others for each command"
+def test_only_who_has_less_than_the_verbs_say_is_limited() -> None:
+    scopes = {role: scope_of(Identity(role, verbs)) for role, verbs in ROLES.items()}
+    limited = {role for role, scope in scopes.items() if scope is None or scope.limits}
+    assert limited == {"viewer"}, "nothing is asked of the others for each command"
+    for nameless in (ADMIN, READER, EVERYBODY):
+        assert scope_of(nameless) is None
     viewer, worker = (scope_of(Identity(role, ROLES[role], ("a",))) for role in ("viewer", "worker"))
     assert viewer is not None
     assert worker is not None

@@ -124,6 +124,8 @@ class Job(RareOptions, kw_only=True, repr_omit_defaults=True):
     """The job to add when it has failed for good; None in jobs that were pulled."""
     cause: Cause | None = None
     """The failed job that it was added for."""
+    added_by: str | None = None
+    """The identity that added it, on a server with identities."""
     ttl: Millis | None = None
     timeout: Millis | None = None
     stall_count: int = 0

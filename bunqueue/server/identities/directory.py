@@ -16,14 +16,14 @@ from hashlib import blake2b
 from math import inf
 from typing import NamedTuple
 
-from bunqueue.model.rights import ALL, EVERYBODY, READ_ONLY, ROLES, Identity
+from bunqueue.model.rights import ALL, EVERYBODY, FULL_ACCESS, READ_ONLY, ROLES, Identity
 
 from .people import NO_PEOPLE, People, is_name
 
 KEY_BYTES = 16
 SOON_S = 14 * 86_400
 MADE = "bq"  # made tokens are "bq_ID_SECRET"; the id finds the identity and is no secret
-ADMIN, READER = Identity("auth_token", ALL), Identity(READ_ONLY, ROLES["reader"])
+ADMIN, READER = Identity(FULL_ACCESS, ALL), Identity(READ_ONLY, ROLES["reader"])
 RESERVED = frozenset({ADMIN.name, READER.name})
 """The identities of the settings with these names."""
 

@@ -255,7 +255,8 @@ class FamilyChanged(Message):
 
 class NewChild(Struct, array_like=True, gc=False):
     """A job to start; ``input`` is its JobFields.  ``own``: the user chose the id.  ``detached``: the
-    workflow does not wait for it.  ``scope``: that of the worker, if it is for some queues only."""
+    workflow does not wait for it.  ``scope``: that of the worker, if it is for some queues only.  ``by``: the
+    identity that added the workflow."""
 
     id: str
     queue: str
@@ -263,6 +264,7 @@ class NewChild(Struct, array_like=True, gc=False):
     own: bool = False
     detached: bool = False
     scope: bytes = b""
+    by: str | None = None
 
 
 class StartChildren(Message):
@@ -306,7 +308,7 @@ class Prepare(Message):
 
     ``alone``: no other shard has a part of it; if others do, ``others`` has the queue and the id of one job
     of each other part.  With a ``flow_id`` the jobs are nodes of the flow with that id, and the nodes with
-    the ids ``gatherers`` gather.
+    the ids ``gatherers`` gather.  ``by``: the identity that adds them.
     """
 
     flow: str
@@ -316,6 +318,7 @@ class Prepare(Message):
     others: list[tuple[str, str]] = []
     flow_id: str = ""
     gatherers: list[str] = []
+    by: str | None = None
 
 
 class Prepared(Message):

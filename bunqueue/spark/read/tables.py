@@ -181,6 +181,7 @@ _JOBS = Table(
         Column("progress", "double", "as its worker reported it, in percent", _PROGRESS, True),
         Column("data_bytes", "bigint", "bytes of its data as MessagePack", "length(jobs.data)", True),
         _option("tags", "array<string>", "its tags"),
+        _option("added_by", "string", "the identity that added it; null on a server without identities"),
         _extra("depends_on", "array<string>", "jobs that it waits for, or did"),
         Column("options", "string", "its options, as JSON", "jobs.options", True, job_options),
         *_payloads("data", "jobs.data", "its data"),

@@ -54,7 +54,7 @@ from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families, hidden_jobs
 from ..ready import space
 from ..registry import handles
-from ..state import DEFAULT_OPTIONS, Client, QueueState, State
+from ..state import Client, QueueState, State
 from . import idempotency
 from .group_rules import GroupSpace
 from .idempotency import Answer
@@ -88,7 +88,7 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply | None
         queue.name,
         command.name or DEFAULT_NAME,
         NIL if data == UNDEFINED else data,
-        DEFAULT_OPTIONS,
+        client.options,
         command.priority or 0,
         now,
         now + int(command.delay) if command.delay else now,
@@ -112,7 +112,7 @@ def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> R
     ):
         return push_batch(state, client, _full_batch(command))
     queue = _queue_of_batch(state, command.queue, payloads)
-    ids = _add_plain(state, queue, command.jobs, payloads) if queue is not None else []
+    ids = _add_plain(state, client, queue, command.jobs, payloads) if queue is not None else []
     if command.idempotency_key is not None:
         idempotency.remember(state, command, Answer(ids))
     return PushBatchReply(ids=ids)
@@ -134,7 +134,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
         return _push_declared(state, client, command, [data])
     check_fields(command, client.version, state.now)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-    return _added(state, command, add(state, queue, [command], [data]))
+    return _added(state, command, add(state, queue, [command], [data], by=client.by))
 
 
 @handles(PushBatch)
@@ -150,16 +150,19 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
     for index, fields in enumerate(command.jobs):
         check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
     queue = _queue_of_batch(state, command.queue, payloads)
-    added = add(state, queue, command.jobs, payloads, many=True) if queue is not None else Answer([])
-    return _added(state, command, added)
+    if queue is None:
+        return _added(state, command, Answer([]))
+    return _added(state, command, add(state, queue, command.jobs, payloads, many=True, by=client.by))
 
 
 def _push_declared(state: State, client: Client, command: Push | PushBatch, payloads: list[bytes]) -> Reply:
     """Push jobs to a queue for which apps have declared functions."""
     warnings = _check(state, client, command, payloads)
     queue = _queue_of_batch(state, command.queue, payloads)
-    many = isinstance(command, PushBatch)
-    added = add(state, queue, _entries(command), payloads, many=many) if queue is not None else Answer([])
+    many, entries = isinstance(command, PushBatch), _entries(command)
+    if queue is None:
+        return _added(state, command, Answer([]), warnings)
+    added = add(state, queue, entries, payloads, many=many, by=client.by)
     return _added(state, command, added, warnings)
 
 
@@ -225,11 +228,11 @@ def _reply(command: idempotency.AnyPush, outcome: Answer) -> PushReply | PushBat
     return reply
 
 
-def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
-    """Push a job created by the server itself; returns its id as a client would see it, and whether it is
-    new."""
+def push_fields(state: State, queue_name: str, fields: JobFields, by: str | None = None) -> tuple[str, bool]:
+    """Push a job created by the server itself, for an identity; returns its id as a client would see it, and
+    whether it is new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name, own=True)
-    added = add(state, queue, [fields], [bytes(fields.data)], own=True)
+    added = add(state, queue, [fields], [bytes(fields.data)], own=True, by=by)
     return added.ids[0], not added.existing
 
 
@@ -272,7 +275,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         places.update({parent: shard for parent, shard in taken.items() if parent in places})
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
         payloads = [bytes(fields.data) for fields in entries]
-        added = add(state, queue, entries, payloads, taken, outcomes, many=batch)
+        added = add(state, queue, entries, payloads, taken, outcomes, many=batch, by=client.by)
     finally:
         dependencies.release_lookup(state, wanted)
         state.pushed.underway.discard(key)
@@ -379,14 +382,18 @@ def _new_queue_for(state: State, command: PlainPush) -> QueueState:
 
 
 def _add_plain(
-    state: State, queue: QueueState, pushed: Sequence[PlainFields], payloads: Sequence[bytes]
+    state: State,
+    client: Client,
+    queue: QueueState,
+    pushed: Sequence[PlainFields],
+    payloads: Sequence[bytes],
 ) -> list[str]:
     """`add` for jobs without options: the hot path, as `push_plain` is."""
     if queue.space is not None:
         _make_room(state, queue, payloads)
     if UNDEFINED in payloads:
         payloads = [NIL if data == UNDEFINED else data for data in payloads]
-    now, name, first = state.now, queue.name, state.next_seq
+    now, name, first, options = state.now, queue.name, state.next_seq, client.options
     prefix = state.ids.prefix(queue.slot, now)
     jobs = [
         Job(
@@ -395,7 +402,7 @@ def _add_plain(
             name,
             fields.name or DEFAULT_NAME,
             data,
-            DEFAULT_OPTIONS,
+            options,
             fields.priority or 0,
             now,
             now + int(fields.delay) if fields.delay else now,
@@ -418,12 +425,13 @@ def add(
     *,
     many: bool = False,
     own: bool = False,
+    by: str | None = None,
 ) -> Answer:
     """Add jobs; the answer has their ids, or the ids of existing jobs with the same id or unique key.
 
     ``taken``: ids used by jobs on other shards.  ``outcomes``: the outcomes of their dependencies.  With
     ``many``, a refusal names the job that caused it.  The server's ``own`` jobs are accepted even if the
-    queue is full.
+    queue is full.  ``by``: the identity that adds them.
     """
     claims, groups = Claims(state, queue), GroupSpace(queue)
     ids: list[str] = []
@@ -446,7 +454,7 @@ def add(
             ids.append(there)
             continue
         groups.take(fields)
-        job = new_job(state, queue, id_, fields, data)
+        job = new_job(state, queue, id_, fields, data, by)
         claims.claim(job, fields.dedup)
         jobs[job.id] = job
         ids.append(job.id)
@@ -490,9 +498,9 @@ def _begin(state: State, queue: QueueState, jobs: list[Job], outcomes: Mapping[s
 
 
 def new_job(
-    state: State, queue: QueueState, own_id: str | None, fields: JobFields | Push, data: bytes
+    state: State, queue: QueueState, own_id: str | None, fields: JobFields | Push, data: bytes, by: str | None
 ) -> Job:
-    """Create a job from the fields of a push, with a number of its own but in no table yet."""
+    """Create a job from the fields of a push by an identity, with a number of its own but in no table yet."""
     now, seq = state.now, state.next_seq
     state.next_seq += 1
     created = now if fields.timestamp is None else int(fields.timestamp)
@@ -506,7 +514,7 @@ def new_job(
         queue.name,
         fields.name or DEFAULT_NAME,
         NIL if data == UNDEFINED else data,
-        state.shared(options_of(fields)),
+        state.shared(options_of(fields, by)),
         fields.priority or 0,
         created,
         created + int(fields.delay) if fields.delay else created,
@@ -516,8 +524,8 @@ def new_job(
     )
 
 
-def options_of(fields: JobFields | Push) -> JobOptions:
-    """The fields of a push that many jobs have in common."""
+def options_of(fields: JobFields | Push, by: str | None) -> JobOptions:
+    """The fields of a push that many jobs have in common, and the identity that sent it."""
     backoff = fields.backoff
     if backoff is UNSET:
         backoff = DEFAULT_BACKOFF_MS
@@ -541,6 +549,7 @@ def options_of(fields: JobFields | Push) -> JobOptions:
         remove_on_fail=fields.remove_on_fail is True,
         durable=fields.durable is True,
         tags=tuple(fields.tags or ()),
+        added_by=by,
     )
 
 

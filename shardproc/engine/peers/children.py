@@ -319,7 +319,7 @@ def _push(state: State, child: messages.NewChild, parent: str) -> str:
     if (functions := state.functions.get(child.queue)) is not None:
         declared.admit(functions, child.queue, [fields], [bytes(fields.data)], state.now)
     queue = state.queues.get(child.queue) or push.new_queue(state, child.queue, own=True)
-    ids = push.add(state, queue, [fields], [bytes(fields.data)], own=True).ids
+    ids = push.add(state, queue, [fields], [bytes(fields.data)], own=True, by=child.by).ids
     job = state.jobs.get(ids[0])
     if job is not None:
         outcomes.watch(state, job)

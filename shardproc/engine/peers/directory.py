@@ -357,7 +357,7 @@ def _relay_one(state: State, client: Client, command: Command, home: int) -> Ste
 def _forward(client: Client, spec: Spec, payload: bytes) -> messages.Forward:
     """Without an answer (None), the other shard has died during a command that must not be repeated."""
     once = spec.writes and not spec.repeatable
-    scope = b"" if client.scope is None else client.scope.wire
+    scope = b"" if client.sent_scope is None else client.sent_scope.wire
     return messages.Forward(client.version, Raw(payload), once, spec.writes, scope)
 
 
@@ -384,7 +384,7 @@ def forwarded(state: State, source: int, message: messages.Forward, deliver: Del
     """Carry out a command for a client that this shard does not know; the answer may come late."""
     state.serial += 1
     client = Client(RELAYED + state.serial, message.version)
-    client.scope = read_scope(message.scope) if message.scope else None
+    client.act_for(read_scope(message.scope) if message.scope else None)
     state.relays[client.conn] = deliver
     command = decode_command(bytes(message.command))
     spec = COMMANDS[str(command.__struct_config__.tag)]

@@ -116,9 +116,8 @@ def add_flow(state: State, client: Client, command: AddFlow) -> Steps:
         _check_names(found, outside)
         if command.grow:
             yield from _check_open(state, client, flow)
-        yield from flows.place(
-            state, jobs, flow, gatherers, _check_open(state, client, flow) if command.grow else None
-        )
+        check = _check_open(state, client, flow) if command.grow else None
+        yield from flows.place(state, jobs, flow, gatherers, check, by=client.by)
     finally:
         dependencies.release_lookup(state, wanted)
     return Data(data=FlowAdded([job.id for job in jobs]))

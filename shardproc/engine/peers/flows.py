@@ -8,7 +8,7 @@ aborted (presumed abort).
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from msgspec import Raw, Struct, json, structs
 from msgspec.msgpack import Decoder, Encoder
@@ -49,6 +49,7 @@ class Part(Struct):
     others: list[JobRef] = []  # one job of each other part
     flow_id: str = ""  # for nodes of a flow with an id
     gatherers: list[str] = []  # ids of nodes that gather
+    by: str | None = None  # the identity that adds it
 
 
 class Decision(Struct):
@@ -84,7 +85,7 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply is sent after the decision is stored, and after all shards have it."""
     flow_checks.check(command.jobs, client.version, state.now)
     yield from hidden_jobs.check_own(state, client, [job.id for job in command.jobs])
-    shown = yield from place(state, command.jobs)
+    shown = yield from place(state, command.jobs, by=client.by)
     return FlowReply(data=FlowJobs(job_list([bytes(raw) for raw in shown])))
 
 
@@ -94,10 +95,11 @@ def place(
     flow_id: str = "",
     gatherers: Sequence[str] = (),
     check: Steps | None = None,
+    by: str | None = None,
 ) -> Steps:
     """Add the checked jobs of a flow, all or none, and return them as shown to clients; with a ``flow_id``
-    they are nodes of that flow.  CommandError if a shard refuses its part, or from ``check``, which runs when
-    all shards have prepared."""
+    they are nodes of that flow.  ``by``: the identity that adds them.  CommandError if a shard refuses its
+    part, or from ``check``, which runs when all shards have prepared."""
     parts: dict[int, list[FlowJob]] = {}
     for job in jobs:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
@@ -106,7 +108,7 @@ def place(
     state.undecided[flow] = []
     durable = any(job.input.durable for job in jobs)
     prepared = yield [
-        (shard, structs.replace(message, flow_id=flow_id, gatherers=list(gatherers)))
+        (shard, structs.replace(message, flow_id=flow_id, gatherers=list(gatherers), by=by))
         for shard, message in _preparations(flow, parts, durable)
     ]
     answer = next((answer for answer in prepared if answer.error), None)
@@ -238,7 +240,7 @@ def recalled(state: State, source: int, message: messages.Recall, deliver: Deliv
 def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
     jobs = _decode_jobs(message.jobs)
     if message.flow in state.parts:  # a repeated question
-        return messages.Prepared(jobs=_shown(state, jobs))
+        return messages.Prepared(jobs=_shown(state, jobs, message.by))
     ids = [job.id for job in jobs]
     incarnation = state.incarnations[source]
     try:
@@ -255,7 +257,13 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         except CommandError as error:
             return messages.Prepared(str(error), error.code)
         part = Part(
-            source, bytes(message.jobs), message.alone, message.others, message.flow_id, message.gatherers
+            source,
+            bytes(message.jobs),
+            message.alone,
+            message.others,
+            message.flow_id,
+            message.gatherers,
+            message.by,
         )
         _keep_part(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
@@ -264,7 +272,7 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         ):  # it may have died in the meantime, and forgotten the flow
             peer_calls.start(state, directory.recall(state, [message.flow]))
     state.out.durable |= message.durable
-    return messages.Prepared(jobs=_shown(state, jobs))
+    return messages.Prepared(jobs=_shown(state, jobs, message.by))
 
 
 def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
@@ -291,15 +299,15 @@ def _keep_part(state: State, flow: str, part: Part) -> None:
         state.prepared[job.id] = flow
 
 
-def _shown(state: State, jobs: Sequence[FlowJob]) -> list[Raw]:
+def _shown(state: State, jobs: Sequence[FlowJob], by: str | None) -> list[Raw]:
     """The jobs as they will be, for the reply."""
-    return [Raw(pulled_job(_job(state, QueueState(0, job.queue), job))) for job in jobs]
+    return [Raw(pulled_job(_job(state, QueueState(0, job.queue), job, by))) for job in jobs]
 
 
-def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
+def _job(state: State, queue: QueueState, job: FlowJob, by: str | None) -> Job:
     if (functions := state.functions.get(job.queue)) is not None:
         declared.fill(functions, job.input, state.now)
-    return new_job(state, queue, job.id, job.input, bytes(job.input.data))
+    return new_job(state, queue, job.id, job.input, bytes(job.input.data), by)
 
 
 @answers(messages.Decide)
@@ -314,14 +322,13 @@ def decide(state: State, source: int, message: messages.Decide) -> messages.Deci
             state.prepared.pop(job.id, None)
         if message.commit:
             mark = None if part.alone else FlowMark(message.flow, state.now, part.others)
-            _appear(state, jobs, mark, part.flow_id, part.gatherers)
+            _appear(state, jobs, mark, part)
     return messages.Decided()
 
 
-def _appear(
-    state: State, jobs: Sequence[FlowJob], mark: FlowMark | None, flow_id: str, gatherers: Container[str]
-) -> None:
-    """Push prepared jobs; jobs that depend on others wait for these, on whatever shard they are.
+def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None, part: Part) -> None:
+    """Push the prepared jobs of a part; jobs that depend on others wait for these, on whatever shard they
+    are.
 
     With a ``mark`` other shards have jobs of the flow, and may ask about these jobs whenever they come back.
     """
@@ -333,16 +340,16 @@ def _appear(
     waiting: list[str] = []
     for flow_job in jobs:
         queue = state.queue(flow_job.queue)
-        job = _job(state, queue, flow_job)
+        job = _job(state, queue, flow_job, part.by)
         state.totals.pushed += 1
         state.out.durable |= job.options.durable
         if mark is not None:
             outcomes.watch(state, job)
             dependencies.extra_of(job).flow = mark
-        if flow_id:
-            dependencies.extra_of(job).flow_id = flow_id
-            dependencies.extra_of(job).gathering = True if job.id in gatherers else None
-        if dependencies.block(state, job, pending) or flow_job.id in gatherers:
+        if part.flow_id:
+            dependencies.extra_of(job).flow_id = part.flow_id
+            dependencies.extra_of(job).gathering = True if job.id in part.gatherers else None
+        if dependencies.block(state, job, pending) or flow_job.id in part.gatherers:
             transitions.add_blocked(state, queue, job)
             waiting += job.extra.pending if job.extra is not None else ()
         else:

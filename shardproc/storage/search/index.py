@@ -151,8 +151,8 @@ class SearchIndex:
             self._db.execute(sql, row)
 
     def stored(self, found: Sequence[rows.Row], next_seq: int, now: int) -> None:
-        """Ordinary jobs, created ``now``, were stored: rows of INSERT_FRESH. Their numbers are below
-        ``next_seq``, and above those of earlier batches."""
+        """Ordinary jobs, created ``now``, were stored: rows of INSERT_FRESH or INSERT_NAMED. Their numbers
+        are below ``next_seq``, and above those of earlier batches."""
         block = self._stored >> BITS
         if (next_seq - 1) >> BITS == block:
             if block >= self._first:

@@ -30,6 +30,7 @@ JOB = (
     Column("maxAttempts", Kind.NUMBER),
     Column("stallCount", Kind.NUMBER, "stalls"),
     *(Column(name, Kind.TIME) for name in TIMES),
+    Column("addedBy", Kind.TEXT, "added by"),
     Column("schedule"),
     Column("scheduledFor", Kind.TIME),
     Column("backoff", Kind.SPAN),

@@ -134,15 +134,16 @@ def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
         schedule.put_off(state.now)
         keep(state, schedule)
         return CronRunReply(id=schedule.last_run.job_id, queue=schedule.queue, existing=True)
-    job_id, is_new = _push(state, schedule, state.now)
+    job_id, is_new = _push(state, schedule, state.now, client.by)
     if is_new:
         keep(state, schedule)
     return CronRunReply(id=job_id, queue=schedule.queue, existing=not is_new)
 
 
-def _push(state: State, schedule: Schedule, at: int) -> tuple[str, bool]:
-    """Push the job of a run; returns its id, and whether it is new.  Raises CommandError like a push."""
-    job_id, is_new = push.push_fields(state, schedule.queue, _job_fields(schedule))
+def _push(state: State, schedule: Schedule, at: int, by: str | None = None) -> tuple[str, bool]:
+    """Push the job of a run, perhaps for an identity; returns its id, and whether it is new.  Raises
+    CommandError like a push."""
+    job_id, is_new = push.push_fields(state, schedule.queue, _job_fields(schedule), by)
     if is_new:
         last_runs.begun(state, schedule, state.jobs[job_id], at)
     return job_id, is_new

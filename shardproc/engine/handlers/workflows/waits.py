@@ -111,7 +111,13 @@ def _child(
     state.next_seq += 1  # the id belongs to no job here, and must not be given to one
     child_id = own or state.ids.job_id(slot_of_queue(order.queue), state.now, state.next_seq - 1)
     new = messages.NewChild(
-        child_id, order.queue, Raw(_encode(fields)), own is not None, order.detached, started.scope
+        child_id,
+        order.queue,
+        Raw(_encode(fields)),
+        own is not None,
+        order.detached,
+        started.scope,
+        job.options.added_by,
     )
     state.out.runs.append((Op.PUT_STEP, step_rows.row(state, job, number, record, child=new)))
     head = step_rows.head_of(number, record, None, child=child_id)

@@ -81,7 +81,7 @@ function timeline(moments) {
 function facts(found) {
   const ran = found.startedAt && found.completedAt ? duration(found.completedAt - found.startedAt) : null;
   const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue)], ["Attempts", `${plural(found.attempts, "failure")}, ${num(found.maxAttempts)} allowed`],
-    ["Priority", found.priority || null], ["Added", when(found.createdAt)], ["Due", found.runAt > found.createdAt ? when(found.runAt) : null],
+    ["Priority", found.priority || null], ["Added", when(found.createdAt)], ["Added by", found.addedBy], ["Due", found.runAt > found.createdAt ? when(found.runAt) : null],
     ["Scheduled by", found.schedule ? h("a", { href: `/cron?find=${encodeURIComponent(found.schedule)}` }, found.schedule) : null], ["Scheduled for", found.scheduledFor ? when(found.scheduledFor) : null],
     ["Started", found.startedAt ? when(found.startedAt) : null], ["Completed", found.completedAt ? when(found.completedAt) : null], ["Took", ran],
     ["Group", found.groupId], ["Unique key", found.uniqueKey], ["Custom id", found.customId], ["Backoff", backoff(found)],
