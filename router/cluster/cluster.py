@@ -364,6 +364,8 @@ class Cluster(Hosts):
                 self._exchange.workers(connection.peer, body)
             case host_link.LOAD:
                 self._exchange.load(connection.peer, body)
+            case host_link.WRONG_TOKEN:
+                self._exchange.wrong_token(connection, body)
             case host_link.FORWARD:
                 self.forwards.receive(connection, conn, body)
             case host_link.FORWARDED:

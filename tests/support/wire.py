@@ -65,11 +65,13 @@ class Wire(asyncio.Protocol):
         self.reset: Exception | None = None
 
     @classmethod
-    async def open(cls, address: Address, *, deaf: bool = False) -> Self:
-        """Connect.  OSError when nobody listens; with ``deaf`` nothing is ever read."""
+    async def open(cls, address: Address, *, deaf: bool = False, source: str = "") -> Self:
+        """Connect, perhaps from that address.  OSError when nobody listens; with ``deaf`` nothing is ever
+        read."""
         loop = asyncio.get_running_loop()
+        local = (source, 0) if source else None
         async with asyncio.timeout(REPLY_S):
-            transport, wire = await loop.create_connection(cls, *address)
+            transport, wire = await loop.create_connection(cls, *address, local_addr=local)
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
             transport.abort()  # TCP connected to itself: no server, but a free port below our feet
             raise ConnectionRefusedError("connected to itself")

@@ -50,6 +50,7 @@ FORWARD = (
 FORWARDED = 17
 POKE = 18  # the placement in the store has changed
 LOAD = 19  # body: Load
+WRONG_TOKEN = 20  # a wrong token was presented to the sender; body: the address that it came from
 
 SECRET_BYTES = 32
 
