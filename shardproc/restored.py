@@ -32,6 +32,7 @@ from bunqueue.text import printable
 from . import recount
 from .core import Shard
 from .engine.handlers.crons.commands import keep, next_after, remove
+from .engine.handlers.crons.due_runs import RECHECK_MS
 from .storage.damage import ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy
 from .storage.marking import claim
@@ -96,7 +97,7 @@ def _schedules(shard: Shard, wanted: Wanted) -> list[str]:
             try:
                 schedule.next_run = next_after(schedule, schedule.next_run, now)
             except CommandError:  # a time zone that this machine does not know
-                continue
+                schedule.next_run = now + RECHECK_MS
             keep(state, schedule)
     return sorted(each.name for each in due)
 

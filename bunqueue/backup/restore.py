@@ -24,6 +24,7 @@ from bunqueue.server.folder.data_folder import (
     LOCK,
     NAME,
     Manifest,
+    is_standby,
     own_data_folder,
     private,
     read_identified,
@@ -211,6 +212,9 @@ def source_of(target: Target, key: bytes | None, at: int | None) -> Source:
             text = f"{target.where} has no backups, so no moment can be chosen: leave out --at"
             raise BackupError(text) from None
         folder = Path(target.where)
+        if is_standby(folder):
+            text = f"{folder} is the folder of a standby: make it the primary with bunqueue promote --force"
+            raise BackupError(f"{text}, or restore the place that it follows") from None
         return FromFolder(folder) if (folder / NAME).exists() else FromSnapshots(target)
     repository = Repository(target, key)
     repository.open()
@@ -249,7 +253,7 @@ def restore(
         with own_data_folder(folder):
             return _restore(source, folder, wanted, report)
     except BaseException:
-        if is_new and not [path for path in folder.iterdir() if path.name != LOCK]:
+        if is_new and folder.is_dir() and not [path for path in folder.iterdir() if path.name != LOCK]:
             shutil.rmtree(folder)
         raise
 
@@ -270,7 +274,11 @@ def _restore(source: Source, folder: Path, wanted: Wanted, report: Report) -> Re
 
 
 def check_empty(folder: Path) -> None:
-    """DataFolderError unless a folder is new, empty, or what an interrupted restore has left."""
+    """DataFolderError unless a folder is new, empty, or what an interrupted restore has left, and apart from
+    other data folders."""
+    for around in folder.resolve().parents:
+        if (around / NAME).exists():
+            refuse(folder, f"would be in the data folder {around}; choose another --data-dir")
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -296,7 +304,8 @@ def _prepare(source: Source, stage: Path, wanted: Wanted) -> Restored:
     if found.problems:
         raise BackupError(f"{source.about} is not good: {'; '.join(found.problems)}")
     if wanted.queues and not found.kept:
-        raise BackupError(f"no queue is like {', '.join(wanted.queues)}: nothing was restored")
+        patterns = " or ".join(map(repr, wanted.queues))
+        raise BackupError(f"no queue is like {patterns}: nothing was restored")
     shards = read_manifest(stage).shards
     if wanted.shards not in (None, shards):
         _reshard(stage, wanted.shards or shards)

@@ -25,6 +25,8 @@ BUCKETS = ("s3://", "gs://", "az://")
 RETRIES, RETRY_TIMEOUT = 6, timedelta(seconds=45)  # a short interruption is no failure
 HASTE = timedelta(seconds=4)
 _TOOK = re.compile(r" in [0-9.]+(?:[mµn]?s)\b")
+# There is no key, or it was asked for at the URL at which machines with a role have theirs.
+_NO_KEY = re.compile(r"Missing \w*Key|latest/(api/token|meta-data)|computeMetadata|metadata/identity")
 _PARTIAL = "."  # how the name of an unfinished file begins
 
 
@@ -173,6 +175,8 @@ class Folder:
             yield
         except FileNotFoundError as error:
             raise Missing(f"{self.where} has no {name}") from error
+        except (NotADirectoryError, FileExistsError) as error:
+            raise TargetError(f"{self.where} is a file, or below one: give a folder") from error
         except OSError as error:
             raise TargetError(f"{self.where}: {name}: {error.strerror or error}") from error
 
@@ -198,7 +202,7 @@ class Bucket:
         try:
             self._bucket: Any = from_url(where, retry_config=retries, client_options=options)
         except BaseError as error:
-            raise TargetError(f"{where}: {_first_line(error)}") from error
+            raise TargetError(f"{where}: {_reason(error)}") from error
 
     def write(self, name: str, body: bytes | Iterable[bytes]) -> int:
         size = 0
@@ -281,10 +285,15 @@ class Bucket:
         except (FileNotFoundError, NotFoundError) as error:
             raise Missing(f"{self.where} has no {name}, or there is no such bucket") from error
         except BaseError as error:
-            raise TargetError(f"{self.where}: {name}: {_first_line(error)}") from error
+            raise TargetError(f"{self.where}: {name}: {_reason(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """What has happened, in the same words each time: without how long it took, and without XML."""
+    if _NO_KEY.search(str(error)):
+        return (
+            "there is no access key, and this machine has no role: set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or the variables of Google Cloud or Azure"
+        )
     said = str(error).strip().partition("\n")[0].partition(": <?xml")[0]
     return _TOOK.sub("", said)

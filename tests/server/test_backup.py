@@ -58,8 +58,7 @@ def test_a_backup_under_load_is_one_moment_of_all_shards(make_server: StartServe
     new = str(tmp_path / "new")
     plan = cli.json("restore", target, "--data-dir", new, "--dry-run")
     assert plan["bytes"] >= made["bytes"]
-    at = f"{made['id'][:4]}-{made['id'][4:6]}-{made['id'][6:11]}:{made['id'][11:13]}:{made['id'][13:]}"
-    said = cli.json("restore", target, "--data-dir", new, "--at", at)
+    said = cli.json("restore", target, "--data-dir", new, "--at", made["id"])
     assert said["moment"] == made["moment"]
     assert abs(said["jobs"] - made["jobs"]) < 3
     assert "is not empty" in cli("restore", target, "--data-dir", new, status=exits.FAILED).err

@@ -268,7 +268,7 @@ def test_folders_that_are_no_target(data: Path, tmp_path: Path, s3: None) -> Non
     file.write_text("mine")
 
     for where, text in (
-        (str(file), "Not a directory|File exists"),
+        (str(file), "is a file, or below one: give a folder"),
         ("relative", "is neither a path nor s3://bucket/prefix"),
         ("s3://none/backups", "there is no such bucket"),
     ):
@@ -281,6 +281,18 @@ def test_folders_that_are_no_target(data: Path, tmp_path: Path, s3: None) -> Non
     (data / "manifest.json").write_bytes(b'{"format":2,"shards":2,"id":"a","store":"s"}')
     with pytest.raises(BackupError, match="belongs to a store"):
         create(data, repository(tmp_path / "target"))
+
+
+def test_a_bucket_without_an_access_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "there is no access key, and this machine has no role: set AWS_ACCESS_KEY_ID"
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "half")
+    with pytest.raises(TargetError, match=said):
+        target_of("s3://bucket/backups")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")  # of the machine's role
+    with pytest.raises(TargetError, match=said):
+        target_of("s3://bucket/backups", hasty=True).create("repository", b"")
 
 
 def test_a_rate_is_kept() -> None:

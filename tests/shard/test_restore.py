@@ -124,7 +124,7 @@ def test_some_queues_and_more_shards(backups: Path, data: Path, tmp_path: Path) 
             assert bool(jobs) == (names[0] in {name for (name,) in db.execute("select name from queues")})
     assert found == [names[0]]
     assert len(next_runs(tmp_path / "new")) == 1
-    with pytest.raises(BackupError, match="no queue is like none: nothing was restored"):
+    with pytest.raises(BackupError, match="no queue is like 'none': nothing was restored"):
         restore(source(backups), tmp_path / "none", Wanted(None, ["none"]))
     assert not (tmp_path / "none").exists()
 
@@ -171,6 +171,13 @@ def test_a_folder_that_has_something_stays_as_it_is(backups: Path, tmp_path: Pat
     file.write_text("mine")
     with pytest.raises(DataFolderError, match="is not a folder"):
         restore(source(backups), file, Wanted())
+    with pytest.raises(DataFolderError, match="would be in the data folder /"):
+        restore(source(backups), backups.with_name("data") / "inside", Wanted())
+    standby = tmp_path / "standby"
+    standby.mkdir()
+    (standby / "standby.json").write_text("{}")
+    with pytest.raises(BackupError, match="is the folder of a standby: make it the primary"):
+        source(standby)
 
 
 def test_files_that_are_not_good_are_not_restored(backups: Path, data: Path, tmp_path: Path) -> None:

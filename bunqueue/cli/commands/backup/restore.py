@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bunqueue.server.settings import SettingsError
-from bunqueue.text import plural, size_of, span_of, time_of
+from bunqueue.text import plural, size_of, span_of
 
 from ...framework.offline import offline_verb
-from ...framework.values import argument, option, span_or_moment, whole
+from ...framework.values import argument, option, whole
 from ...output.output import Output
 from ...output.progress import advancing
 from .program import KeyCommand, KeyFile, explained, target_at
 
 if TYPE_CHECKING:
-    from bunqueue.backup.restore import Restored, Source
+    from bunqueue.backup.restore import Restored, Source, Wanted
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -27,13 +27,15 @@ SHOWN = 10  # queues, or schedules, that the text names
 
 
 def moment(text: object) -> datetime:
-    """A moment in ISO 8601 with its time zone. Raises BadParameter."""
-    found: object = text
-    if isinstance(text, str) and text[:1].isdigit():
-        with suppress(typer.BadParameter):
-            found = span_or_moment(text)
-    if not isinstance(found, datetime):
-        raise typer.BadParameter(f"{text!r} is no moment with its time zone; give 2026-01-31T12:00Z.")
+    """A moment in ISO 8601 with its time zone, as in the ids of backups. Raises BadParameter."""
+    found = text
+    if isinstance(text, str):
+        with suppress(ValueError):
+            found = datetime.fromisoformat(text)
+    if not isinstance(found, datetime) or found.tzinfo is None:
+        raise typer.BadParameter(
+            f"{text!r} is no moment with its time zone; give 2026-01-31T12:00Z, or the id of a backup."
+        )
     return found
 
 
@@ -51,7 +53,7 @@ At = Annotated[
     option(
         "--at",
         metavar="MOMENT",
-        about="The newest backup that is not after it. Default: the newest.",
+        about="What was there then: a moment with its time zone, or the id of a backup. Default: the newest.",
         parser=moment,
     ),
 ]
@@ -114,11 +116,11 @@ def restore(
         when = None if at is None else int(at.timestamp() * 1000)
         found = source_of(target_at(source), key_of(key_file or "", key_command or ""), when)
         if dry_run:
-            out.done(_plan(found, folder), _facts(found, folder), "source")
+            out.done(_plan(found, folder, wanted), _facts(found, folder), "source")
             return
         with advancing("reading", None) as advance:
             made = make(found, folder, wanted, advance)
-    text = "\n".join(_said(found, folder, made))
+    text = "\n".join(_said(found, folder, wanted, made))
     if out.as_json or not out.is_terminal:
         out.done(text, _facts(found, folder) | _outcome(made), "dataDir")
     else:
@@ -145,27 +147,34 @@ def _outcome(made: Restored) -> dict[str, Any]:
     }
 
 
-def _plan(source: Source, folder: Path) -> str:
-    when = "" if source.moment is None else f", as it was at {time_of(source.moment)}"
+def _plan(source: Source, folder: Path, wanted: Wanted) -> str:
+    shards = f", with {plural(wanted.shards, 'shard')}" if wanted.shards else ""
+    queues = f", only queues like {' or '.join(map(repr, wanted.queues))}" if wanted.queues else ""
     seconds = source.seconds()
     how_long = "" if seconds is None else f"; to read it takes about {span_of(seconds * 1000)}"
-    return f"{folder} would be made from {source.about}{when}: {size_of(source.bytes)}{how_long}"
+    what = f"{source.about}{_when(source)}{shards}{queues}"
+    return f"{folder} would be made from {what}: {size_of(source.bytes)}{how_long}"
 
 
-def _said(source: Source, folder: Path, made: Restored) -> list[str]:
-    when = "" if source.moment is None else f", as it was at {time_of(source.moment)}"
-    lines = [f"{folder} has {plural(made.jobs)} that have not ended, from {source.about}{when}."]
+def _when(source: Source) -> str:
+    """The moment, as ``--at`` takes it."""
+    if source.moment is None:
+        return ""
+    at = datetime.fromtimestamp(source.moment / 1000).astimezone()
+    return f", as it was at {at.isoformat(timespec='milliseconds')}"
+
+
+def _said(source: Source, folder: Path, wanted: Wanted, made: Restored) -> list[str]:
+    lines = [f"{folder} has {plural(made.jobs)} that have not ended, from {source.about}{_when(source)}."]
     if made.dropped:
         lines.append(f"Left out: {_some(made.dropped)}.")
     if made.running:
         queues = _some([f"{queue} ({count:,})" for queue, count in sorted(made.running.items())])
-        lines.append(
-            f"{plural(sum(made.running.values()))} were running then, and run again when their locks have "
-            f"run out: {queues}."
-        )
-    lines.append("Jobs that have ended since then are not known to have: they run again.")
+        lines.append(f"Jobs that were running then run again once their locks have run out: {queues}.")
+    lines.append("Jobs that have ended since then run again, as that is not known here.")
     if made.schedules:
-        lines.append(f"Schedules that were due since then: {_some(made.schedules)}.")
+        what = "make up for their runs" if wanted.runs_missed else "go on with their next times"
+        lines.append(f"Schedules that were due since then {what}: {_some(made.schedules)}.")
     lines.append(f"Start the server: bunqueue start --data-dir {folder} --shards {made.shards}")
     return lines
 
