@@ -629,7 +629,7 @@ async def test_an_app_in_memory_keeps_what_it_was_told(name: str) -> None:
         ran.set()
 
     async with app:
-        await asyncio.wait_for(ran.wait(), 20)
+        await asyncio.wait_for(ran.wait(), 60)
 
 
 async def test_an_app_that_cannot_start_cleans_up_and_can_try_again(app: Bunqueue) -> None:
@@ -667,7 +667,7 @@ async def test_a_stop_that_comes_just_before_its_workers_start_is_heard(app: Bun
         asyncio.get_running_loop().call_soon(run.stop_soon)
 
     run = service.Service(app)
-    assert await asyncio.wait_for(run.serve(), 20) is None
+    assert await asyncio.wait_for(run.serve(), 60) is None
 
 
 async def test_an_app_can_work_again(app: Bunqueue) -> None:

@@ -93,7 +93,7 @@ def test_a_signal_lets_the_jobs_finish(server: Server, start: Start, name: str) 
         assert line(process) == "begun"
         process.send_signal(signal.SIGTERM)
         assert line(process) == "bye"
-        assert (process.wait(30), line(process)) == (0, "")
+        assert (process.wait(60), line(process)) == (0, "")
         assert handle.job().result == ("worked" if name == "work" else "rested")
 
 
@@ -104,7 +104,7 @@ def test_what_does_not_finish_goes_back_without_using_an_attempt(server: Server,
         while line(process) != "begun":
             pass
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert process.returncode == 0
         assert (handle.state(), handle.job().attempts) == ("waiting", 0)
 
@@ -122,7 +122,7 @@ def test_an_app_starts_before_its_server(make_server: StartServer, start: Start)
     server.restart()
     assert line(process) == "tick"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_many_processes_that_start_at_once_make_one_schedule(server: Server, start: Start) -> None:

@@ -168,7 +168,7 @@ def never(jobs):
 
 batch = Batch(never, size=3, max_wait=3_600_000)
 where = {"host": sys.argv[2], "port": int(sys.argv[3])}
-Worker(sys.argv[1], batch, concurrency=3, lock_ttl=1_000, **where).run_forever()
+Worker(sys.argv[1], batch, concurrency=3, **where).run_forever()
 """
 
 

@@ -91,9 +91,9 @@ def test_a_forked_child_gets_a_connection_of_its_own(queue: Queue) -> None:
     for child in children:
         child.start()
     mine = [queue.add("parent", number).id for number in range(20)]
-    theirs = [answers.get(timeout=30) for _ in children]
+    theirs = [answers.get(timeout=60) for _ in children]
     for child in children:
-        child.join(30)
+        child.join(60)
         assert child.exitcode == 0
     ids = {*mine, *itertools.chain.from_iterable(ids for _, ids, _ in theirs)}
     assert len(ids) == 80

@@ -88,8 +88,6 @@ async def test_a_worker_rests_and_tries_again(where: EndpointOptions) -> None:
         await queue.set_breaker(Breaker(failures=2, pause=150))
         handles = await queue.add_bulk([("call", n) for n in range(4)])
         async with Worker("resting", call, concurrency=1, **where):
-            await handles[1].wait()
-            assert (await queue.breakers())[0].state == "open"
             assert await handles[3].result() == "done"
         assert started == [0, 1, 2, 3]
         assert (await queue.breakers())[0].state == "closed"

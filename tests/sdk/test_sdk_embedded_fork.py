@@ -27,8 +27,8 @@ def run_in_child(target: Any, *arguments: Any) -> Any:
     answers = FORK.Queue()
     child = FORK.Process(target=target, args=(answers, *arguments))
     child.start()
-    answer = answers.get(timeout=30)
-    child.join(30)
+    answer = answers.get(timeout=60)
+    child.join(60)
     assert child.exitcode == 0
     return answer
 
@@ -92,7 +92,7 @@ def test_a_child_does_not_keep_the_file_from_others(tmp_path: Path) -> None:
             assert queue.count() == 1
     finally:
         gate.set()
-        child.join(30)
+        child.join(60)
 
 
 def test_a_child_may_have_a_file_of_its_own(tmp_path: Path) -> None:

@@ -127,10 +127,12 @@ async def test_a_killed_server_loses_nothing_that_was_acknowledged(
             with contextlib.suppress(ConnectionLost):  # the outcome of that one is unknown
                 added.append((await queue.add("n")).id)
 
-    async with AsyncQueue("sdk-kill", port=server.port) as queue:
+    # A worker that has to wait for its turn for longer than a lock costs its jobs an attempt.
+    options: Any = {"max_attempts": 20}
+    async with AsyncQueue("sdk-kill", port=server.port, default_job_options=options) as queue:
         # Jobs whose pull was answered into the void come back when their lock runs out, so let that be soon.
-        options = {"port": server.port, "lock_ttl": 2000}
-        async with working("sdk-kill", handler, concurrency=10, **options) as worker:
+        where = {"port": server.port, "lock_ttl": 2000}
+        async with working("sdk-kill", handler, concurrency=10, **where) as worker:
             producers = [asyncio.create_task(produce(queue)) for _ in range(5)]
             for _ in range(2):
                 before = len(done)

@@ -59,7 +59,7 @@ def leave(worker: Worker, begun: threading.Event) -> None:
 
     async def main() -> None:
         await worker.start()
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 60)
 
     asyncio.run(main())
 
@@ -72,7 +72,7 @@ def test_a_worker_gives_its_jobs_back_and_may_start_again(
 
     def in_thread(job: ActiveJob) -> str:
         begun.set()
-        release.wait(20)
+        release.wait(60)
         return "done"
 
     async def in_loop(job: ActiveJob) -> str:

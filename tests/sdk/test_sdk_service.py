@@ -55,7 +55,7 @@ class Process:
         return self.popen.stdout.readline().strip()
 
     def end(self) -> tuple[int, str, str]:
-        out, errors = self.popen.communicate(timeout=30)
+        out, errors = self.popen.communicate(timeout=60)
         return self.popen.returncode, out, errors
 
 

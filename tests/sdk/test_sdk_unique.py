@@ -137,7 +137,7 @@ async def test_supersede_cancels_what_runs_and_then_runs(queue: AsyncQueue, wher
 
     async with Worker(queue.name, work, concurrency=5, **where):
         first = await queue.add("n", 0, unique_key="k")
-        await asyncio.wait_for(began.wait(), 20)
+        await asyncio.wait_for(began.wait(), 60)
         second = await queue.add("n", 1, unique_key="k", dedup=Dedup(on_conflict="supersede"))
         assert (second.created, second.conflict, second.holder) == (True, "superseded", first.id)
         assert await second.result(timeout=60_000) == 1
