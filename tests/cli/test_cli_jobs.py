@@ -211,7 +211,7 @@ def test_a_locked_job_needs_its_token(cli: Cli) -> None:
     assert "lock" in cli("ack", job_id, "--lock-token", "wrong", status=exits.WRONG_STATE).err.lower()
     cli("heartbeat", job_id, "--lock-token", pulled["lockToken"], "--duration", "2m")
     cli("fail", job_id, "--lock-token", pulled["lockToken"], "--error", "no such mailbox")
-    cli("pull", "locked", "--timeout", "10s")
+    cli("pull", "locked", "--timeout", "60s")
     cli("fail", job_id, "--error", "gone", "--unrecoverable")
     (letter,) = cli.json("dlq", "list", "locked")
     assert (letter["job"]["id"], letter["error"], len(letter["attempts"])) == (job_id, "gone", 2)
@@ -267,7 +267,7 @@ def test_a_running_job_is_stopped_and_progress_is_told(cli: Cli) -> None:
     assert cli.json("job", "progress", job_id) == {"progress": 40, "message": "half"}
     assert cli("job", "progress", job_id).out == "progress\t40\nmessage\thalf\n"
     assert cli.json("job", "cancel", job_id, "--reason", "enough", "--grace", "200")["running"] is True
-    assert "enough" in cli("job", "wait", job_id, "--timeout", "20s", status=exits.NOT_COMPLETED).err
+    assert "enough" in cli("job", "wait", job_id, "--timeout", "60s", status=exits.NOT_COMPLETED).err
 
 
 def test_wrong_states_and_unknown_jobs(cli: Cli) -> None:

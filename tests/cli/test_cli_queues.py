@@ -278,7 +278,7 @@ def test_tokens_and_tls_and_nobody_there(make_server: StartServer) -> None:
     lost = cli("stats", status=exits.NO_CONNECTION)
     assert "Start one with: bunqueue start" in lost.err
     assert lost.err.count("\n") == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25  # not the half minute that an answer may take
 
 
 async def test_workers_are_listed_while_they_run(cli: Cli, shared_server: Server) -> None:

@@ -55,7 +55,7 @@ def cli(shared_server: Server) -> Iterator[Cli]:
     loop, stop = ready.result(30)
     yield Cli(shared_server)
     loop.call_soon_threadsafe(stop.set)
-    thread.join(30)
+    thread.join(60)
 
 
 def started(cli: Cli, number: int, *more: str) -> str:
@@ -84,7 +84,7 @@ def test_a_workflow_is_started_shown_and_signalled(cli: Cli) -> None:
         ("approval", "waiting"),
     ]
     cli("workflow", "signal", "order-7", "approval", "true")
-    assert cli("job", "wait", "order-7", "--timeout", "20s").value == '"shipped 7"'
+    assert cli("job", "wait", "order-7", "--timeout", "60s").value == '"shipped 7"'
     whole = cli("workflow", "show", "order-7", "--json").json
     assert (whole["state"], whole["returnvalue"], whole["failedReason"]) == ("completed", "shipped 7", None)
     assert [(step["name"], step["value"]) for step in whole["steps"]] == [
@@ -130,11 +130,11 @@ def test_a_stuck_workflow_is_edited_or_skipped(cli: Cli) -> None:
 def test_a_completed_workflow_runs_again_from_a_step_or_is_undone(cli: Cli) -> None:
     one = started(cli, 13)
     cli("workflow", "signal", one, "approval", "true")
-    cli("job", "wait", one, "--timeout", "20s")
+    cli("job", "wait", one, "--timeout", "60s")
     cli("workflow", "retry", one, "--from", "approval")
     wait_until(lambda: state(cli, one) == "waiting-signal", "it waits again")
     cli("workflow", "signal", one, "approval", "true")
-    cli("job", "wait", one, "--timeout", "20s")
+    cli("job", "wait", one, "--timeout", "60s")
     cli("workflow", "undo", one, "--yes")
     wait_until(lambda: undone[-1] == "charge-13", "it is undone")
 

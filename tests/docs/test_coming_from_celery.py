@@ -140,10 +140,10 @@ async def test_workers_run_it(embedded: bool, make_server: StartServer) -> None:
     async with tasks.shop:
         shipped = await asyncio.to_thread(tasks.buy, tasks.Order(7, "milk", 120))
         total = await asyncio.to_thread(tasks.report, ["north", "west"], "monday")
-        assert await asyncio.to_thread(shipped.result, 20_000) == "shipped 7 paid 120"
-        assert await asyncio.to_thread(total.result, 20_000) == "monday: 900"
+        assert await asyncio.to_thread(shipped.result, 60_000) == "shipped 7 paid 120"
+        assert await asyncio.to_thread(total.result, 60_000) == "monday: 900"
         failed = await asyncio.to_thread(tasks.send_mail.add, "nobody", "hello")
-        outcome = await asyncio.to_thread(failed.wait, 20_000)
+        outcome = await asyncio.to_thread(failed.wait, 60_000)
         assert outcome.state == "failed"
     await tasks.shop.close_async()
     assert (tasks.log[0], tasks.log[-1]) == ("ready", "bye")

@@ -16,7 +16,7 @@ import half_load
 def test_a_short_run_measures_pushes_and_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_load, "FINISHED", 2000)
     samples, snapshots = half_load.measured(0.05)
-    assert len(samples) > 1
+    assert len(samples) >= 1
     assert len(snapshots) >= 1
     assert all(ms > 0 for _, ms in samples)
     drawn = ElementTree.fromstring(half_load.picture(samples, snapshots))
