@@ -24,7 +24,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -121,10 +120,8 @@ def of_part(folder: str, part: int) -> int:
 @contextmanager
 def server() -> Iterator[int]:
     """A server for the client, on a port of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "bunqueue", "start", "--host", "127.0.0.1", "--tcp-port", str(port)]
+        command = [sys.executable, "-m", "bunqueue", "start", "--host", "127.0.0.1", "--tcp-port", "0"]
         command += [
             "--http-port",
             "0",
@@ -138,12 +135,16 @@ def server() -> Iterator[int]:
         started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert started.stdout is not None
         try:
-            started.stdout.readline()
-            yield port
+            yield port_of(started.stdout.readline())
         finally:
             started.send_signal(signal.SIGTERM)
             started.wait()
             started.stdout.close()
+
+
+def port_of(ready: str) -> int:
+    """The port that a server's readiness line names."""
+    return int(ready.partition(" tcp=")[2].partition(" ")[0].rpartition(":")[2])
 
 
 def differences(kind: str, kept: Mapping[str, Counts], now: Mapping[str, Counts]) -> list[str]:

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,8 +33,8 @@ HEADER = (
     "# Transcripts that pass, one folder/topic/case per line. Written by scripts/conformance.py --update.\n"
 )
 
-READY = "bunqueue ready"  # how the server's readiness line begins
-START_SECONDS = 30  # far beyond any start with an empty folder
+READY = re.compile(r"bunqueue ready tcp=\S+:(\d+) ")  # how the server's readiness line begins
+START_SECONDS = 120  # far beyond any start with an empty folder
 STOP_SECONDS = 15  # a server's time to finish its running work
 LOG_LINES = 40  # of a server's output, shown when it fails
 PASSED = re.compile(r"ok   (\S+)  \(")  # replay.py's line for a transcript that passed
@@ -101,22 +100,18 @@ class Output(threading.Thread):
         super().__init__(daemon=True)
         self.process = process
         self.tail: deque[str] = deque(maxlen=LOG_LINES)
-        self.ready = False
+        self.port = 0
+        """The server's, once it is ready."""
         self.settled = threading.Event()  # the server is ready or has closed its output
 
     def run(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.tail.append(line)
-            if line.startswith(READY):
-                self.ready = True
+            if ready := READY.match(line):
+                self.port = int(ready[1])
                 self.settled.set()
         self.settled.set()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def stop(process: subprocess.Popen[str]) -> None:
@@ -134,9 +129,8 @@ def stop(process: subprocess.Popen[str]) -> None:
 @contextmanager
 def server(options: Sequence[str], shards: int) -> Iterator[int]:
     """A running server with an empty data folder; yields its port."""
-    port = free_port()
     with tempfile.TemporaryDirectory(prefix="bunqueue-", ignore_cleanup_errors=True) as folder:
-        command = [str(Path(sys.executable).with_name("bunqueue")), "start", "--tcp-port", str(port)]
+        command = [str(Path(sys.executable).with_name("bunqueue")), "start", "--tcp-port", "0"]
         command += ["--http-port", "0", "--data-dir", folder, "--shards", str(shards), *options]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -145,9 +139,9 @@ def server(options: Sequence[str], shards: int) -> Iterator[int]:
         output.start()
         try:
             output.settled.wait(START_SECONDS)
-            if not output.ready:
+            if not output.port:
                 raise ConformanceError(f"the server did not become ready:\n{''.join(output.tail)}")
-            yield port
+            yield output.port
             if process.poll() is not None:
                 raise ConformanceError(f"the server ended by itself:\n{''.join(output.tail)}")
         finally:

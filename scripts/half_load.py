@@ -29,6 +29,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+from bench_check import port_of
 from bench_loads import DATA, frame, messages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,15 +118,12 @@ def push(port: int, seconds: float, results: Queue[list[Sample]]) -> None:
 
 @contextmanager
 def server(folder: Path) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "bunqueue", "start", "--host", "127.0.0.1", "--tcp-port", str(port)]
+    command = [sys.executable, "-m", "bunqueue", "start", "--host", "127.0.0.1", "--tcp-port", "0"]
     command += ["--http-port", "0", "--data-dir", str(folder), "--shards", "2", "--log-level", "error"]
-    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     try:
-        started.stdout.readline()
-        yield port
+        yield port_of(started.stdout.readline())
     finally:
         started.terminate()
         started.wait()
