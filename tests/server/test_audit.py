@@ -11,7 +11,7 @@ import pytest
 from support.cli import Cli
 from support.server import Server, dispose, quiet_port
 from support.table import table
-from support.waiting import eventually, wait_until
+from support.waiting import eventually
 from support.web import client
 from support.websocket import socket
 from support.wire import Wire, at_router
@@ -315,7 +315,8 @@ def test_a_server_in_memory_and_a_folder_that_cannot_be_written(tmp_path: Path) 
     made.add(entry(1))
     (tmp_path / "audit").unlink()
     made.add(entry(2))
-    wait_until(lambda: [each.at for each in latest(str(tmp_path), Wanted(), 9)] == [2], "it is written again")
+    lost, written = latest(str(tmp_path), Wanted(), 9)[::-1]
+    assert (lost.what, lost.count, written.at) == ("EntriesLost", 1, 2)
 
 
 def test_what_is_shown_of_fields() -> None:

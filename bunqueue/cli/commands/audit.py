@@ -17,7 +17,7 @@ from bunqueue.server.settings.settings import resolve_settings
 from ..framework.offline import offline_verb
 from ..framework.reading import PlainGroup
 from ..framework.values import WHEN, begun, option, span_or_moment
-from ..output.output import Column, Kind, Output, plain
+from ..output.output import Column, Kind, Output, field, plain
 
 FOLLOW_S = 0.5
 MAX_ENTRIES = 1_000_000
@@ -86,7 +86,7 @@ def list_entries(
     while True:
         for entry in found:
             row = _row(entry)
-            output.line(row, "\t".join(str(row.get(column.name, "")) for column in COLUMNS))
+            output.line(row, "\t".join(field(row.get(column.name)) for column in COLUMNS))
         time.sleep(FOLLOW_S)
         found = [entry for entry in follower.new() if wanted.fits(entry)]
 
@@ -110,6 +110,12 @@ def _folder(data_dir: str | None, config: str | None) -> str:
 def _row(entry: Entry) -> dict[str, Any]:
     """An entry as it is shown."""
     found: dict[str, Any] = plain(entry)
-    at = datetime.fromtimestamp(entry.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     on = " ".join(f"{name}={value}" for name, value in entry.on.items())
-    return {**found, "time": at, "on": on}
+    return {**found, "time": _time(entry.at), "on": on}
+
+
+def _time(at: int) -> str:
+    try:
+        return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # the line was changed
+        return str(at)

@@ -21,6 +21,11 @@ HIDDEN = frozenset({"cmd", "reqId", "data", "secret", "token", "tokens", "where"
 MAX_TEXT = 200  # characters of a shown value
 MAX_FIELDS = 16
 START = "0" * 32  # the hash before the first line
+CONTINUES = "TrailContinues"
+"""The first line of each file but the first, and a line whenever old files are removed.  ``after`` is the
+hash of the line before, and ``removed`` the number of the newest file that was removed, by age or size."""
+LOST = "EntriesLost"
+"""So many entries could not be written before this one."""
 
 
 class Entry(Struct, omit_defaults=True, rename="camel", kw_only=True):
@@ -108,15 +113,13 @@ def hash_in(line: bytes) -> str:
     return line.rpartition(b',"hash":"')[2][:-3].decode("ascii", "replace")
 
 
-def first_broken(lines: Iterable[bytes], before: str | None) -> tuple[int | None, str]:
+def first_broken(lines: Iterable[bytes], before: str) -> tuple[int | None, str]:
     """The number (from 1) of the first line that does not follow from the one before it, None if all do; and
-    the hash of the last one. ``before``: that of the line before the first one; None if it is not known."""
-    last = before if before is not None else ""
+    the hash of the last one. ``before``: that of the line before the first one."""
+    last = before
     for number, line in enumerate(lines, 1):
         body, own = line.rpartition(b',"hash":"')[0], hash_in(line)
-        if not line.endswith(b'"}\n') or not body:
-            return number, last
-        if (number > 1 or before is not None) and _hash(last, body + b"}") != own:
+        if not line.endswith(b'"}\n') or not body or _hash(last, body + b"}") != own:
             return number, last
         last = own
     return None, last

@@ -3,15 +3,19 @@
 Each process that clients reach appends to files of its own in the folder ``audit`` of the data folder:
 ``router-0.000001.jsonl``, and so on. A file that is full is followed by the next one; the oldest are removed
 by age and size. Nothing is written before the first entry.
+
+Nothing is written to what somebody else has made: a file that was replaced, cut or removed meanwhile is left
+as it is, and the next one begins.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -22,14 +26,17 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
 from bunqueue.server.settings.settings import Settings
 
-from .entries import START, Entry, first_broken, hash_in, line_of
+from .entries import CONTINUES, LOST, START, Entry, first_broken, hash_in, line_of
 
 FOLDER = "audit"
 MAX_FILE = 4 * 1024 * 1024  # bytes
 AGAIN_S = 60.0  # between two entries about the same: a client in a loop must not push out all others
 MAX_LATELY = 10_000  # of these that are remembered; then all are forgotten
+MAX_FOREIGN = 100  # files of others that are passed by
 
-_NAME = re.compile(r"([a-z]+(?:-[0-9]+)?)\.([0-9]{6,})\.jsonl")
+STANDBY = "standby-"  # the files without it come from its primary
+
+_NAME = re.compile(r"([a-z-]+(?:-[0-9]+)?)\.([0-9]{6,})\.jsonl")
 _log = get_logger("audit")
 
 
@@ -46,33 +53,45 @@ class Trail:
 
     def __init__(self, settings: Settings, writer: str) -> None:
         self._folder = None if settings.in_memory else Path(settings.data_dir, FOLDER)
-        self._writer = writer
+        self._writer = f"{STANDBY}{writer}" if settings.follow else writer
         self._max_age_s = settings.audit_max_age * 3600
         self._max_bytes = settings.audit_max_size * 1024 * 1024
         self._file: int | None = None  # its descriptor
         self._number, self._size, self._last = 0, 0, START
         self._lately: dict[tuple[str, str, str, str], float] = {}
-        self._failed = False
+        self._lost = 0  # entries that could not be written
 
     def add(self, entry: Entry) -> None:
         """Append an entry."""
         if self._folder is None:
             return
         try:
-            if self._file is None or self._size >= MAX_FILE:
+            if self._file is None or self._size >= MAX_FILE or not self._is_as_left(self._folder):
                 self._open(self._folder)
-            assert self._file is not None
-            line, own = line_of(entry, self._last)
-            if os.write(self._file, line) < len(line):  # the disk is full
-                os.ftruncate(self._file, self._size)
-                raise OSError("no room for a whole line")
-            self._size, self._last, self._failed = self._size + len(line), own, False
+            lost = [Entry(at=ms(), what=LOST, count=self._lost, outcome="ok")] if self._lost else []
+            self._write(*lost, entry)
+            self._lost = 0
         except OSError as error:
-            if not self._failed:
+            if not self._lost:
                 _log.error(
                     "the trail cannot be written: what happens meanwhile is missing in it", error=str(error)
                 )
-            self._failed = True
+            self._lost += 1
+            if self._file is not None and not self._size:  # the next one has to begin it properly
+                os.close(self._file)
+                self._file = None
+
+    def _write(self, *entries: Entry) -> None:
+        """All of them, or none."""
+        assert self._file is not None
+        lines, last = b"", self._last
+        for entry in entries:
+            line, last = line_of(entry, last)
+            lines += line
+        if os.write(self._file, lines) < len(lines):  # the disk is full
+            os.ftruncate(self._file, self._size)
+            raise OSError("no room for a whole line")
+        self._size, self._last = self._size + len(lines), last
 
     def add_once(self, entry: Entry) -> None:
         """Append an entry, unless the same client did the same within the last minute with that outcome."""
@@ -97,6 +116,22 @@ class Trail:
             Entry(at=ms(), address=address, over=over, what="Auth", count=count, outcome=Code.INVALID_TOKEN)
         )
 
+    def _path(self, folder: Path) -> Path:
+        return folder / f"{self._writer}.{self._number:06}.jsonl"
+
+    def _is_as_left(self, folder: Path) -> bool:
+        """Whether the file is where it was, and nobody else has written to it or cut it."""
+        assert self._file is not None
+        own = os.fstat(self._file)
+        try:
+            there = os.lstat(self._path(folder))
+        except FileNotFoundError:
+            there = None
+        if there is not None and os.path.samestat(there, own) and own.st_size == self._size:
+            return True
+        _log.error("a file of the trail was changed by something else", file=str(self._path(folder)))
+        return False
+
     def _open(self, folder: Path) -> None:
         """Go on with the last file, or begin another."""
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -104,12 +139,31 @@ class Trail:
             self._continue(folder)
         else:
             os.close(self._file)
+            self._file, self._size = None, MAX_FILE
         if self._size >= MAX_FILE or not self._number:
-            self._number += 1
-        path = folder / f"{self._writer}.{self._number:06}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._size = os.fstat(self._file).st_size
-        self._remove_old(folder)
+            self._number, self._size = self._number + 1, 0
+        self._file = self._own_file(folder)
+        old = self._old(folder)
+        if old or (self._number > 1 and not self._size):
+            on = {"after": self._last, **({"removed": old[-1].number} if old else {})}
+            self._write(Entry(at=ms(), what=CONTINUES, on=on, outcome="ok"))
+        for file in old:
+            with suppress(FileNotFoundError):
+                file.path.unlink()
+
+    def _own_file(self, folder: Path) -> int:
+        """Open the file with the next number. What somebody else has put there is left alone."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        for _ in range(MAX_FOREIGN):
+            with suppress(OSError) if os.path.lexists(self._path(folder)) else nullcontext():
+                file = os.open(self._path(folder), flags, 0o600)
+                status = os.fstat(file)
+                if stat.S_ISREG(status.st_mode) and status.st_size == self._size:
+                    return file
+                os.close(file)
+            _log.error("something else is where a file of the trail should be", file=str(self._path(folder)))
+            self._number, self._size = self._number + 1, 0
+        raise OSError(f"the files of {folder} are not ours")
 
     def _continue(self, folder: Path) -> None:
         own = [file for file in files_in(folder) if file.writer == self._writer]
@@ -121,17 +175,23 @@ class Trail:
             os.truncate(own[-1].path, sum(map(len, lines[:-1])))
             del lines[-1]
         self._size = sum(map(len, lines))
+        if not lines and len(own) > 1:  # the disk was full when it began
+            lines = own[-2].path.read_bytes().splitlines(keepends=True)
         if lines:
             self._last = hash_in(lines[-1])
 
-    def _remove_old(self, folder: Path) -> None:
-        found = [(file, file.path.stat()) for file in files_in(folder) if file.writer == self._writer]
-        size, now_s = sum(status.st_size for _, status in found), time.time()
-        for file, status in found[:-1]:
-            if size > self._max_bytes or status.st_mtime < now_s - self._max_age_s:
-                size -= status.st_size
-                with suppress(FileNotFoundError):
-                    file.path.unlink()
+    def _old(self, folder: Path) -> list[File]:
+        """The files that are too old, or too much."""
+        own = [file for file in files_in(folder) if file.writer == self._writer]
+        found = [(file, file.path.stat()) for file in own if file.number < self._number]
+        size, now_s = self._size + sum(status.st_size for _, status in found), time.time()
+        old: list[File] = []
+        for file, status in found:
+            if size <= self._max_bytes and status.st_mtime >= now_s - self._max_age_s:
+                break
+            size -= status.st_size
+            old.append(file)
+        return old
 
 
 def ms() -> int:
@@ -140,9 +200,13 @@ def ms() -> int:
 
 
 def files_in(folder: Path) -> list[File]:
-    """The files of a trail, by writer and number."""
-    with suppress(FileNotFoundError):
-        found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    """The files of a trail, by writer and number; nothing that is no ordinary file."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        found = [
+            (match, Path(entry))
+            for entry in entries
+            if (match := _NAME.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False)
+        ]
         return sorted(File(match[1], int(match[2]), path) for match, path in found)
     return []
 
@@ -229,27 +293,50 @@ def _bytes(path: Path, start: int = 0) -> bytes:
         return b""
 
 
+_decode = msgspec.json.Decoder(Entry).decode
+
+
+def _decoded(line: bytes) -> Entry | None:
+    """The entry of a line; None if there is no entry in it."""
+    try:
+        return _decode(line)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
 def _entries(text: bytes) -> Iterator[Entry]:
-    decode = msgspec.json.Decoder(Entry).decode
+    """The entries of whole lines, but those that are about the files only."""
     for line in text.splitlines():
-        with suppress(msgspec.MsgspecError):
-            yield decode(line)
+        entry = _decoded(line)
+        if entry is not None and entry.what != CONTINUES:
+            yield entry
 
 
 def problems_in(data_dir: str) -> tuple[int, list[str]]:
-    """The number of files, and what is wrong with them: the first line of each chain that does not follow."""
-    problems: list[str] = []
-    before: dict[str, tuple[int, str]] = {}
+    """The number of files, and what is wrong with them: the first line of each that does not follow."""
     files = files_in(Path(data_dir, FOLDER))
-    for file in files:
-        last = before.get(file.writer)
-        if last is not None and file.number != last[0] + 1:
-            problems.append(f"{file.path}: the file before it is missing")
-            last = None
-        known = START if file.number == 1 else last[1] if last is not None else None
-        lines = file.path.read_bytes().splitlines(keepends=True)
-        broken, own = first_broken(lines, known)
-        if broken is not None:
-            problems.append(f"{file.path}, line {broken}: was changed, or a line before it is missing")
-        before[file.writer] = file.number, own
+    problems: list[str] = []
+    for writer in dict.fromkeys(file.writer for file in files):
+        problems += _problems_of([file for file in files if file.writer == writer])
     return len(files), problems
+
+
+def _problems_of(files: list[File]) -> Iterator[str]:
+    """What is wrong with the files of one writer."""
+    number, last, removed, first = 0, START, 0, files[0]
+    for file in files:
+        lines = _bytes(file.path).splitlines(keepends=True)
+        if file is files[-1] and lines and not lines[-1].endswith(b"\n"):
+            del lines[-1]  # it is just being written, or was when the power was cut
+        said = [entry.on for line in lines if CONTINUES.encode() in line and (entry := _decoded(line))]
+        if file.number != number + 1:
+            if number:
+                yield f"{file.path}: the file before it is missing"
+            last = str(said[0].get("after", "")) if said else ""
+        removed = max([removed, *(found for on in said if isinstance(found := on.get("removed"), int))])
+        broken, last = first_broken(lines, last)
+        if broken is not None:
+            yield f"{file.path}, line {broken}: was changed, or a line before it is missing"
+        number = file.number
+    if removed < first.number - 1:
+        yield f"{first.path}: the file before it is missing, and was not removed by age or size"
