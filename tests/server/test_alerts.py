@@ -8,16 +8,22 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.certificates import Authority
+from support.cli import Cli
 from support.server import ROOT, Server, StartServer
+from support.waiting import wait_until
 from support.wall_clock import HOUR, WallClock
 
-from bunqueue import Admin, NewJob, Queue
+from bunqueue import Admin, NewJob, Queue, TlsOptions
 from bunqueue.model.errors_alike import kind_of
+from bunqueue.server.identities import edit
+from bunqueue.server.identities.identity_file import IdentityRow
 
 PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
 RULES = ROOT / "config" / "alerts.yml"
@@ -30,8 +36,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def scrape(server: Server) -> Samples:
-    with Admin(port=server.port) as admin:
+def scrape(server: Server, **options: Any) -> Samples:
+    with Admin(port=server.port, **options) as admin:
         text = admin.prometheus()
     found = re.findall(r"^(bunqueue_\w+)(\{.*\})? (\S+)$", text, re.MULTILINE)
     return {f"{name}{_at(labels)}": float(value) for name, labels, value in found}
@@ -43,8 +49,10 @@ def _at(labels: str) -> str:
 
 def fired(before: Samples, after: Samples, folder: Path, *, steps: int = MINUTES) -> set[tuple[str, str]]:
     """The alerts, with their queues, after ten minutes from one state to another; counters grow evenly."""
-    series = []
+    series, now = [], time.time()
     for name, last in after.items():
+        if "_timestamp_seconds" in name:  # time() begins at 0 here
+            last -= now
         first = before.get(name, 0.0 if "_total{" in name else last)
         step = (last - first) / steps
         values = f"{first}+{step}x{steps}" if "_total{" in name else f"{last}x{steps}"
@@ -145,3 +153,39 @@ def test_a_missed_schedule(make_server: StartServer, tmp_path: Path) -> None:
     server.start()
     now = scrape(server)
     assert fired(now, now, tmp_path) == {("BunqueueScheduleMissed", "")}
+
+
+@pytest.mark.parametrize(
+    ("days", "state", "alerts"),
+    [
+        (10, "ending", {"BunqueueIdentitiesEnd", "BunqueueCertificateEnds", "BunqueueClientCertificateEnds"}),
+        (30, "valid", set()),
+    ],
+)
+def test_what_ends_within_two_weeks(
+    make_server: StartServer, tmp_path: Path, days: int, state: str, alerts: set[str]
+) -> None:
+    """The server's certificate, that of a client, and an identity: metrics, alerts, and doctor."""
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    authority, path = Authority(tmp_path / "certificates"), str(tmp_path / "identities.toml")
+    own, batch = authority.issue(ends=end), authority.issue("batch.example", file="batch", ends=end)
+    edit.change(path, "batch", lambda _: IdentityRow("admin", certificate="batch.example"))
+    edit.change(path, "loader", lambda _: IdentityRow("producer", end, tokens=[edit.make_token().row]))
+    server = make_server(
+        *own.flags, "--tls-client-ca", authority.ca_file, "--identities", path, shards=1, http_port=0
+    )
+    server.start()
+    tls = TlsOptions(ca_file=authority.ca_file, cert_file=batch.cert, key_file=batch.key)
+
+    def ends(whose: str) -> str:
+        return f"bunqueue_{whose}_certificate_expires_timestamp_seconds{_at('')}"
+
+    wait_until(lambda: ends("client") in scrape(server, tls=tls), "the client's certificate is known")
+    found = scrape(server, tls=tls)
+    assert found[ends("client")] == found[ends("tls")] == end.timestamp()
+    assert found[f'bunqueue_identities{{instance="a",state="{state}"}}'] == 1 + (state == "valid")
+    assert {alert for alert, _ in fired(found, found, tmp_path)} == alerts
+    flags = ("--tls-ca", authority.ca_file, "--tls-cert", batch.cert, "--tls-key", batch.key)
+    said = {each["check"]: each for each in Cli(server).json("doctor", *flags, status=None)}
+    for check in ("identities", "TLS certificate", "client certificates"):
+        assert said[check]["status"] == ("warning" if alerts else "ok"), said[check]
