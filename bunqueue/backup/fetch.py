@@ -27,8 +27,8 @@ def check_room(size: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if size + KEPT_FREE > free:
         raise NoRoom(
-            f"the files take {size / 1e6:,.0f} MB, and {folder} has {free / 1e6:,.0f} MB left: "
-            "give a folder on another disk"
+            f"{folder} has {free / 1e6:,.0f} MB left, and the files need {(size + KEPT_FREE) / 1e6:,.0f} MB: "
+            "make room, or give a folder on another disk"
         )
 
 

@@ -57,7 +57,8 @@ def prune(
     repository.open()
     with repository.locked() as lock:
         ids, without = repository.ids(), passed(repository)
-        counting = [each for each in ids if each not in without]
+        whole = {name.removeprefix(PAGES) for name, _ in repository.target.names(PAGES)}
+        counting = [each for each in ids if each in whole and each not in without]
         kept = sorted({*kept_of(counting, keep), *_continued(repository, counting)})
         removed = [each for each in ids if each not in kept]
         needed = _needed(repository, kept)  # before anything is removed: what cannot be read stops it

@@ -116,6 +116,7 @@ class Repository:
         self.target = target
         self.sealer = Sealer(key)
         self._fingerprint = fingerprint(key)
+        self._server = ""  # whose backups they are, once that is known
 
     def open(self) -> Kept:
         """Check that the key fits. Missing if there are no backups; KeyRefused."""
@@ -133,18 +134,19 @@ class Repository:
                 how = "encrypted with another key" if self._fingerprint else "encrypted"
                 how += ": give the file of their key with --key-file"
             raise KeyRefused(f"the backups in {self.target.where} are {how}")
+        self._server = kept.server
         return kept
 
     def open_for(self, server: str) -> None:
         """Prepare it for backups of that server. TargetError if it has those of another one."""
         kept = Kept(FORMAT, server, self._fingerprint)
         if self.target.create(REPOSITORY, msgspec.json.encode(kept)):
-            return
-        found = self.open()
-        if found.server != server:
+            self._server = server
+        elif (found := self.open()).server != server:
+            where = self.target.where
             raise TargetError(
-                f"{self.target.where} has the backups of another server ({found.server}, and this one is "
-                f"{server}): give each server a place of its own"
+                f"{where} has the backups of another server ({found.server}, and this one is {server}): give "
+                f"each server a place of its own, or make a folder of what is there: bunqueue restore {where}"
             )
 
     # -- backups ----------------------------------------------------------------------------------
@@ -162,21 +164,32 @@ class Repository:
                 yield Found(each, None, str(error))
 
     def backup(self, number: str) -> Backup:
-        """The backup of that id. Missing or Damaged."""
+        """The backup of that id. Damaged."""
         name = f"{BACKUPS}{number}"
         try:
-            return msgspec.json.decode(self.read(name), type=Backup)
+            found = msgspec.json.decode(self.read(name), type=Backup)
         except msgspec.DecodeError as error:
             raise Damaged(f"{name} is damaged: {error}") from error
+        if self._server not in ("", found.server):
+            raise Damaged(f"{name} is a backup of another server ({found.server}, not {self._server})")
+        return found
 
     def read(self, name: str) -> bytes:
-        """What an object holds. Missing or Damaged."""
-        return self.sealer.open(name, read_whole(self.target, name))
+        """What an object holds that should be there. Damaged."""
+        try:
+            return self.sealer.open(name, read_whole(self.target, name))
+        except Missing as error:
+            raise Damaged(str(error)) from error
 
     def pages(self, number: str, checksum: str = "") -> BackupPages:
-        """Where the pages of a backup are. Missing or Damaged."""
+        """Where the pages of a backup are. Damaged; or Missing, if it is not known to have a checksum."""
         name = f"{PAGES}{number}"
-        sealed = read_whole(self.target, name)
+        try:
+            sealed = read_whole(self.target, name)
+        except Missing as error:
+            if checksum:
+                raise Damaged(str(error)) from error
+            raise
         if checksum and checksum_of(sealed) != checksum:
             raise Damaged(f"{self.target.where}: {name} is not what the backup has stored")
         try:
@@ -264,7 +277,7 @@ class Lock:
             except Missing:
                 return
             except msgspec.DecodeError as error:
-                raise Damaged(f"{self._target.where}: {LOCK} is damaged: remove it") from error
+                raise TargetError(f"{self._target.where}: {LOCK} is damaged: remove it") from error
             first = first or body
             if holder.is_dead or (body == first and time.monotonic() - began > STALE_S):
                 return

@@ -41,9 +41,8 @@ from .fetch import check_room, fetch, fetch_seconds
 from .gzipped import unpacked
 from .primary import newest
 from .repository import REPOSITORY, Backup, Repository, id_of, ms_of
-from .sealing import Damaged
 from .shipped import Segment, apply, changes_since
-from .targets import Missing, Target, read_whole
+from .targets import Missing, Target, TargetError, read_whole
 from .trail import fetch_trail
 from .verify import Changes, ProgramFailed, examine, output_of
 
@@ -182,7 +181,7 @@ class FromSnapshots:
         if not count:
             raise Missing(f"{target.where} has no backups, no data folder and no snapshots of a store")
         if sorted(newest) != list(range(count)) or count & (count - 1):
-            raise Damaged(f"{target.where} does not have a snapshot of each shard: it has {sorted(newest)}")
+            raise TargetError(f"{target.where} has no snapshot of each shard: only of {sorted(newest)}")
         self.about = f"snapshots of a store in {target.where}"
         self.bytes = sum(size for _, size in newest.values())  # compressed
 

@@ -5,6 +5,7 @@ An object appears whole or not at all. Names have slashes, as in ``packs/0f3a``.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -27,6 +28,7 @@ HASTE = timedelta(seconds=4)
 _TOOK = re.compile(r" in [0-9.]+(?:[mµn]?s)\b")
 # There is no key, or it was asked for at the URL at which machines with a role have theirs.
 _NO_KEY = re.compile(r"Missing \w*Key|latest/(api/token|meta-data)|computeMetadata|metadata/identity")
+_RIGHTS = "the right to list, read, write and delete there"
 _PARTIAL = "."  # how the name of an unfinished file begins
 
 
@@ -178,7 +180,12 @@ class Folder:
         except (NotADirectoryError, FileExistsError) as error:
             raise TargetError(f"{self.where} is a file, or below one: give a folder") from error
         except OSError as error:
-            raise TargetError(f"{self.where}: {name}: {error.strerror or error}") from error
+            reason = error.strerror or str(error)
+            if isinstance(error, PermissionError):
+                reason = f"access is denied: this user needs {_RIGHTS}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                reason = "the disk is full: make room there; what was stored before is whole"
+            raise TargetError(f"{self.where}: {name}: {reason}") from error
 
 
 class Bucket:
@@ -278,10 +285,10 @@ class Bucket:
         try:
             yield
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise TargetError(
-                f"{self.where}: {name}: access is denied: the access key, or the machine's role, needs the "
-                "right to list, read, write and delete there"
-            ) from error
+            reason = f"access is denied: the access key, or the machine's role, needs {_RIGHTS}"
+            if "RequestTimeTooSkewed" in str(error):
+                reason = "this machine's clock is too far from that of the bucket: set it"
+            raise TargetError(f"{self.where}: {name}: {reason}") from error
         except (FileNotFoundError, NotFoundError) as error:
             raise Missing(f"{self.where} has no {name}, or there is no such bucket") from error
         except BaseError as error:

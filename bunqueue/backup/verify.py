@@ -14,6 +14,7 @@ import msgspec
 
 from bunqueue.server.host.lifeline import lifeline
 
+from .create import BackupError
 from .fetch import check_room, fetch
 from .repository import Backup, Repository
 from .shipped import changes_since, read
@@ -40,7 +41,7 @@ def verify(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Finding]:
     """The checks of a backup. ``scratch``: a folder for the files, which are removed afterwards; by default
-    one for temporary files. TargetError and NoRoom if the backup cannot be read."""
+    one for temporary files. TargetError, BackupError and NoRoom if the backup cannot be read."""
     with _scratch(scratch) as folder:
         check_room(backup.bytes, folder)
         fetch(repository, backup, folder, report)
@@ -56,8 +57,13 @@ def verify(
 
 @contextmanager
 def _scratch(where: Path | None) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="bunqueue-verify-", dir=where) as folder:
-        yield Path(folder)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="bunqueue-verify-", dir=where)
+    except OSError as error:
+        place = where or tempfile.gettempdir()
+        raise BackupError(f"{place} cannot be the scratch folder: {error.strerror}; give another") from error
+    with folder as name:
+        yield Path(name)
 
 
 class Changes(msgspec.Struct):

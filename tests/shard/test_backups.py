@@ -6,9 +6,11 @@ import base64
 import os
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from support.small_folder import make
 
 from bunqueue.backup.create import BackupError, Throttle, create
 from bunqueue.backup.fetch import fetch
+from bunqueue.backup.primary import newest
 from bunqueue.backup.prune import Keep, kept_of, prune
 from bunqueue.backup.repository import Backup, Repository, id_of
 from bunqueue.backup.sealing import Damaged, KeyRefused, key_from
@@ -159,6 +162,12 @@ def test_damage_is_found_and_the_next_backup_is_whole(data: Path, tmp_path: Path
         prune(found, NEWEST)  # what it needs is not known, so nothing is removed
     assert pack.name not in packs(target)
     assert len(found.ids()) == 2
+    (target / "pages" / again.id).unlink()
+    with pytest.raises(Damaged, match="has no pages/"):
+        list(verify(found, again))
+    last = create(data, found)
+    assert again.id in prune(found, Keep(9, 9, 9, 9)).removed  # it cannot be restored any more
+    assert problems(found, last) == []
 
 
 def test_wrong_counts_are_found(data: Path, tmp_path: Path) -> None:
@@ -179,6 +188,14 @@ def test_each_server_has_a_place_of_its_own(data: Path, tmp_path: Path) -> None:
     make(other, 1)
     with pytest.raises(TargetError, match="has the backups of another server"):
         create(other, repository(tmp_path / "target"))
+    stranger = create(other, repository(tmp_path / "elsewhere"))
+    shutil.copytree(
+        tmp_path / "elsewhere", tmp_path / "target", dirs_exist_ok=True, ignore=lambda *_: ["repository"]
+    )
+    found = repository(tmp_path / "target")
+    found.open()
+    with pytest.raises(Damaged, match=f"backups/{stranger.id} is a backup of another server"):
+        next(newest(found))
     (data / "shard-01.db").unlink()
     with pytest.raises(Exception, match=r"has no shard-01\.db: start its server once"):
         create(data, repository(tmp_path / "target"))
@@ -256,7 +273,7 @@ def test_a_full_disk_leaves_what_was_there(data: Path, tmp_path: Path) -> None:
         (disk / "filler").write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 8192))
         with closing(sqlite3.connect(data / "shard-00.db")) as db, db:
             db.execute("insert into meta values ('big', ?)", (os.urandom(100_000).hex(),))
-        with pytest.raises(TargetError, match="No space left on device"):
+        with pytest.raises(TargetError, match="the disk is full: make room there"):
             create(data, found)
         assert found.ids() == [good.id]
         (disk / "filler").unlink()
@@ -293,6 +310,35 @@ def test_a_bucket_without_an_access_key(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")  # of the machine's role
     with pytest.raises(TargetError, match=said):
         target_of("s3://bucket/backups", hasty=True).create("repository", b"")
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("AccessDenied", "access is denied: the access key, or the machine's role, needs the right to list"),
+        ("RequestTimeTooSkewed", "this machine's clock is too far from that of the bucket: set it"),
+    ],
+)
+def test_a_bucket_that_refuses(code: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refuse(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(f"<?xml version='1.0'?><Error><Code>{code}</Code></Error>".encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refuse) as bucket:
+        threading.Thread(target=bucket.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bucket.server_port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+            monkeypatch.setenv(name, "x")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        with pytest.raises(TargetError, match=text):
+            target_of("s3://bucket/backups", hasty=True).create("repository", b"")
+        bucket.shutdown()
 
 
 def test_a_rate_is_kept() -> None:

@@ -18,7 +18,7 @@ from bunqueue.backup.create import BackupError, create
 from bunqueue.backup.repository import Repository, id_of
 from bunqueue.backup.restore import Restored, Source, Wanted, restore, source_of
 from bunqueue.backup.sealing import Damaged
-from bunqueue.backup.targets import Missing, target_of
+from bunqueue.backup.targets import Missing, TargetError, target_of
 from bunqueue.server.folder.data_folder import (
     DataFolderError,
     check_places,
@@ -151,7 +151,7 @@ def test_copies_of_folders_and_snapshots_of_a_store(data: Path, tmp_path: Path) 
     assert not (tmp_path / "none").exists()
     for path in kept.glob("shard-00*"):
         path.unlink()
-    with pytest.raises(Damaged, match=r"a snapshot of each shard: it has \[1\]"):
+    with pytest.raises(TargetError, match=r"no snapshot of each shard: only of \[1\]"):
         source(kept)
     with pytest.raises(Missing, match="no backups, no data folder and no snapshots"):
         source(tmp_path / "nothing")

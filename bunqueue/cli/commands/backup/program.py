@@ -52,6 +52,10 @@ BACKUPS = (
     Column("took", Kind.SPAN),
     Column("problem", Kind.PROSE),
 )
+HEAL = (
+    "other backups may be whole (bunqueue backup list); remove what is damaged, and the next backup stores "
+    "it again"
+)
 PASSED = "made by a server from which another had taken over: it does not count"
 FINDINGS = (
     Column("status", Kind.STATE),
@@ -114,7 +118,7 @@ def explained() -> Iterator[None]:
     except KeyRefused as error:
         raise BackupKeyRefused(str(error)) from error
     except Damaged as error:
-        raise BackupDamaged(str(error)) from error
+        raise BackupDamaged(f"{error}; {HEAL}") from error
     except (BackupError, TargetError, DataFolderError, NotReadable, OSError) as error:
         raise BackupFailed(str(error)) from error
 
