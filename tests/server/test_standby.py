@@ -117,7 +117,7 @@ def test_a_primary_that_is_passed_ends(make_server: StartServer, tmp_path: Path)
 @table(
     ("flags", "text"),
     [
-        (["--follow", "bunqueue://primary"], "a server (bunqueue://...) cannot be followed itself"),
+        (["--follow", "bunqueue://primary"], "where the primary ships to with --backup: an absolute path"),
         (["--follow", "/tmp/f", "--backup", "/tmp/b"], "follow: leave out backup"),
         (["--follow", "/tmp/f", "--store", "postgresql://h/d"], "follow: not with a store"),
         (["--follow", "/tmp/f", "--data-dir", ":memory:"], "follow: give a data_dir that is a folder"),

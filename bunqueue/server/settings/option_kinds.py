@@ -188,8 +188,8 @@ SNAPSHOTS = Kind(
     allows=lambda value: value == "" or (is_path(value) and str(value).startswith(("/", "s3://"))),
 )
 FOLLOW = Kind(
-    bound="where the primary ships to: an absolute path, s3://bucket/prefix, gs://... or az://...; "
-    "a server (bunqueue://...) cannot be followed itself",
+    bound="where the primary ships to with --backup: an absolute path, s3://bucket/prefix, gs://... or "
+    "az://...; the address of a server (bunqueue://...) cannot be followed",
     allows=lambda value: value == "" or (is_path(value) and str(value).startswith(BACKUP_PLACES)),
 )
 BACKUP = Kind(
