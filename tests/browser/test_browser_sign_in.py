@@ -175,6 +175,35 @@ def test_the_trail_and_who_paused_a_queue(visit: Visit, house: House) -> None:
     expect(page.get_by_text("No entries")).to_be_visible()
 
 
+def test_who_retried_and_removed_a_job(visit: Visit, house: House) -> None:
+    api = house.api
+    retried, bulk = api.fail("again", "no"), api.fail("again", "no")
+    api("RetryDlq", queue="again", jobId=retried)
+    api("RetryDlq", queue="again")
+    removed = api("PUSH", queue="again", data={}, delay=10**7)["id"]
+    visitor = enter(visit, house, "boss", f"/jobs/{removed}")
+    page, said = visitor.page, visitor.page.locator("#toasts")
+    for job, words in (
+        (retried, "The job was revived by boss from 127.0.0.1"),
+        (bulk, "The job was revived, with RetryDlq for jobs of again, by boss from 127.0.0.1"),
+    ):
+        visitor.go(f"/jobs/{job}")
+        act(page, "by whom?")
+        expect(said).to_contain_text(words)
+    visitor.go("/events")
+    expect(page.locator(".dot.good").first).to_be_visible()
+    api("RemoveJob", id=removed)
+    row = page.locator("tbody tr", has_text="removed")
+    row.get_by_role("button", name="by whom?").click()
+    expect(said).to_contain_text("The job was removed by boss from 127.0.0.1")
+    visitor.go(f"/jobs/{removed}")
+    expect(page.get_by_text("Job not found")).to_be_visible()
+    act(page, "by whom?")
+    expect(said).to_contain_text("The job was removed by boss from 127.0.0.1")
+    page.get_by_role("link", name="what else happened to it").last.click()
+    expect(page.get_by_label("Entries", exact=True)).to_contain_text("RemoveJob")
+
+
 def test_signing_in_at_a_provider(visit: Visit, make_server: StartServer, tmp_path: Path) -> None:
     provider, http = Provider(), quiet_port()
     file = tmp_path / "identities.toml"

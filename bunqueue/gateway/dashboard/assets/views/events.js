@@ -4,6 +4,7 @@ import { listen } from "../api.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
 import { shortId, time } from "../format.js";
 import { setQuery } from "../router.js";
+import { byWhom } from "./by-whom.js";
 
 const KEPT = 200; // rows; older ones are dropped
 const DRAW_MS = 250;
@@ -66,6 +67,7 @@ function row(event) {
   const detail = event.error || (event.progress !== undefined ? `${Math.round(event.progress)} %` : event.step && `${event.step}: ${event.status}` || event.message || event.reason || "");
   const name = badge(event.eventType);
   name.dataset.state = COLOUR[event.eventType] || (event.eventType === "step" ? event.status : event.eventType);
-  return h("tr", {}, h("td", { class: "id" }, time(event.timestamp)), h("td", {}, name), h("td", {}, event.queue ? h("a", { href: `/queues/${encodeURIComponent(event.queue)}` }, event.queue) : ""),
+  const whom = byWhom(event.eventType, { queue: event.queue, job: event.jobId, at: event.timestamp });
+  return h("tr", {}, h("td", { class: "id" }, time(event.timestamp)), h("td", {}, name, whom), h("td", {}, event.queue ? h("a", { href: `/queues/${encodeURIComponent(event.queue)}` }, event.queue) : ""),
     h("td", { class: "id" }, event.jobId ? h("a", { href: `/jobs/${encodeURIComponent(event.jobId)}`, title: event.jobId }, shortId(event.jobId)) : ""), h("td", { class: "wide preview" }, detail));
 }

@@ -6,6 +6,7 @@ import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
 import { bytes, duration, moment, num, outcomeOf, plural, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
+import { byWhom } from "./by-whom.js";
 import { flowGraph } from "./job-flow-graph.js";
 import { wordOf } from "./job-columns.js";
 import { flowOf, relatives } from "./job-relatives.js";
@@ -70,10 +71,13 @@ function logs({ logs: lines, count }) {
   count > lines.length ? h("p", { class: "muted" }, `The last ${num(lines.length)} of ${num(count)} lines.`) : null];
 }
 
-function timeline(moments) {
+const isRevived = (entry, before) => entry.state === "waiting" && entry.attempt === undefined && ["failed", "completed", "cancelled", "stuck"].includes(before?.state);
+
+function timeline(moments, { id, queue }) {
   return h("ol", { class: "timeline" }, moments.map((entry, place) => {
     const before = place ? moments[place - 1].timestamp : null;
-    return h("li", { "data-state": entry.state }, h("b", {}, entry.state), h("time", { title: moment(entry.timestamp) }, time(entry.timestamp)),
+    const whom = isRevived(entry, moments[place - 1]) ? byWhom("revived", { queue, job: id, at: entry.timestamp }) : null;
+    return h("li", { "data-state": entry.state }, h("b", {}, entry.state, whom), h("time", { title: moment(entry.timestamp) }, time(entry.timestamp)),
       before === null ? null : h("span", { class: "muted" }, `after ${duration(entry.timestamp - before)}`), entry.error ? h("p", { class: "error" }, entry.error.slice(0, 200)) : null);
   }));
 }
@@ -148,7 +152,7 @@ export function job({ params, query, main, signal }) {
     [placed, gone] = [false, true]; // a client that chose its id may use it again
     drawActions(null);
     fill(status);
-    fill(body, empty("Job not found", explanation ?? "It may have been removed: by its options, by hand, or because it finished long ago."));
+    fill(body, empty("Job not found", explanation ?? "It may have been removed: by its options, by hand, or because it finished long ago.", byWhom("removed", { job: id })));
   }
 
   async function refresh() {
@@ -177,7 +181,7 @@ export function job({ params, query, main, signal }) {
       parts.result.update(payload("returnvalue"));
       parts.attempts.update(past.data.attempts, attemptOf(found, past.data.attempts));
       parts.logs.update(log.data);
-      parts.timeline.update(found.timeline);
+      parts.timeline.update(found.timeline, { id, queue: found.queue });
       parts.facts.update(found);
       parts.flow.update(relations);
       whole.start(found);

@@ -8,7 +8,7 @@ import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 import { openBreakers } from "./breakers.js";
-import { pausedBadge } from "./who-paused.js";
+import { pausedBadge } from "./by-whom.js";
 
 const EVERY_MS = 2000;
 const MANY_QUEUES = 300; // beyond, the list is requested less often

@@ -14,7 +14,7 @@ import { COLUMNS, SHOWN_BYTES } from "./job-columns.js";
 import { jobKey } from "./job-link.js";
 import { queueActions } from "./queue-actions.js";
 import { limits } from "./queue-limits.js";
-import { pausedBadge } from "./who-paused.js";
+import { pausedBadge } from "./by-whom.js";
 
 const SIZE = 50;
 const EVERY_MS = 8000;
