@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 MAX_QUEUE_NAME = 256  # characters; the specification's validation table
+SEPARATOR = "/"  # between a namespace and a name in it
+_STORED = "|"  # in place of the separator in keys, where "/" ends the name of the queue
 _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
 
 
@@ -20,6 +22,17 @@ def queue_name_problem(name: object) -> str | None:
     if not _ALLOWED.fullmatch(name):
         return "Queue name contains invalid characters"
     return None
+
+
+def record_key(queue: str, name: str) -> str:
+    """The key of a record about something of a queue."""
+    return f"{queue.replace(SEPARATOR, _STORED)}/{name}"
+
+
+def parts_of(key: str) -> tuple[str, str]:
+    """The queue and the name in such a key."""
+    queue, _, name = key.partition("/")
+    return queue.replace(_STORED, SEPARATOR), name
 
 
 def hint(name: str, known: Iterable[str], otherwise: str = "") -> str:

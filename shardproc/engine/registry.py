@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from msgspec import Struct
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
+from bunqueue.model.names import parts_of
 from bunqueue.server.commands import handler_table
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ def at_queue(key: str, value: str) -> int:
 
 
 def at_queue_in(key: str, value: str) -> int:
-    """The slot of a record whose key begins with the name of a queue and "/"."""
-    return slot_of_queue(key.partition("/")[0])  # a queue's name contains no "/"
+    """The slot of a record about something of a queue: see `record_key`."""
+    return slot_of_queue(parts_of(key)[0])
 
 
 def at_id(key: str, value: str) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.names import parts_of
 from bunqueue.protocol.commands.keys import What
 from bunqueue.protocol.encoded import MARK
 from shardproc.engine.stored_keys import StoredKey
@@ -111,7 +112,7 @@ class KeyReads:
                     found += [StoredKey(key, "schedule", name, record["queue"]) for key in _keys_in(record)]
                 elif kind == "error-group":
                     example = (record.get("example") or {}).get("job_id", "")
-                    queue = name.rpartition("/")[0]
+                    queue = parts_of(name)[0]
                     found += [StoredKey(key, "error", example, queue) for key in _keys_in(record)]
                 else:
                     found += [StoredKey(key, "other", name) for key in _keys_in(record)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import json, to_builtins
 
 from bunqueue.model.breaker import OPEN, BreakerConfig
+from bunqueue.model.names import parts_of, record_key
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.breakers import (
@@ -66,7 +67,7 @@ def _admit(state: State, queue: str, name: str) -> None:
     if limits is not None and limits.breakers is not None and len(limits.breakers.names) >= MAX_BREAKERS:
         text = f"the queue {queue} has {MAX_BREAKERS} circuit breakers already"
         raise CommandError(text, Code.TOO_MANY_SETTINGS, field=field, value=value, bound=MAX_BREAKERS)
-    state.kept.admit(breakers.RECORD, breakers.key_of(queue, name), field, value)
+    state.kept.admit(breakers.RECORD, record_key(queue, name), field, value)
 
 
 @handles(ClearBreaker)
@@ -80,7 +81,7 @@ def clear_breaker(state: State, client: Client, command: ClearBreaker) -> Ok:
 def _remove(state: State, queue: QueueState, breaker: Breaker) -> None:
     limits = queue_limits.limits_of(queue)
     assert limits.breakers is not None
-    state.out.keep(breakers.RECORD, breakers.key_of(queue.name, breaker.name), None)
+    state.out.keep(breakers.RECORD, record_key(queue.name, breaker.name), None)
     limits.breakers.remove(breaker)
     for job in breaker.shelf.values():
         queue.ready.push(job)
@@ -166,7 +167,7 @@ def _view(state: State, queue: QueueState, breaker: Breaker) -> BreakerView:
 
 @recovers(breakers.RECORD, at_queue_in)
 def recover(state: State, key: str, value: str) -> None:
-    name, _, of = key.partition("/")
+    name, of = parts_of(key)
     queue = state.queues.get(name)
     if queue is not None:
         limits = queue_limits.limits_of(queue)

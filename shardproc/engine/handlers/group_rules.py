@@ -7,6 +7,7 @@ from typing import NamedTuple
 from msgspec.json import Decoder
 
 from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
+from bunqueue.model.names import parts_of, record_key
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
@@ -203,15 +204,9 @@ def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> O
     return Ok()
 
 
-def _names(key: str) -> tuple[str, str]:
-    """The names of the queue and of the group."""
-    queue, _, group_id = key.partition("/")  # a queue's name contains no "/"
-    return queue, group_id
-
-
 @recovers(queue_limits.GROUP_RECORD, at_queue_in)
 def recover_group(state: State, key: str, value: str) -> None:
-    name, group_id = _names(key)
+    name, group_id = parts_of(key)
     queue = state.queues.get(name)
     if queue is not None:
         queue_limits.groups_of(queue).recover(group_id, _decode(value))
@@ -256,7 +251,7 @@ def _pause(state: State, command: OfGroup, *, paused: bool) -> Data[Change]:
 
 def _change(state: State, command: OfGroup, **changes: bool | int | None) -> None:
     """Change the limits of a group, and serve the parked pulls that these now allow."""
-    key = queue_limits.key_of_group(command.queue, command.group_id)
+    key = record_key(command.queue, command.group_id)
     state.kept.admit(queue_limits.GROUP_RECORD, key, "groupId", command.group_id)
     queue = named_queue(state, command.queue)
     groups = queue_limits.groups_of(queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bunqueue.model.job import Job
+from bunqueue.model.names import record_key
 
 from ..ready import queue_limits
 from ..ready.breaker import Breaker, Breakers
@@ -12,11 +13,6 @@ from ..state import QueueState, State
 from .events import BREAKER, emit_queue
 
 RECORD = "breaker"
-
-
-def key_of(queue: str, name: str) -> str:
-    """The key of a breaker's record; queue names contain no slash."""
-    return f"{queue}/{name}"
 
 
 def succeeded(state: State, queue: QueueState, breakers: Breakers, job: Job) -> None:
@@ -60,7 +56,7 @@ def close(state: State, queue: QueueState, breaker: Breaker, why: str) -> None:
 
 def keep(state: State, queue: QueueState, breaker: Breaker) -> None:
     """Store it."""
-    state.out.keep(RECORD, key_of(queue.name, breaker.name), breaker.record)
+    state.out.keep(RECORD, record_key(queue.name, breaker.name), breaker.record)
 
 
 def release(state: State, queue: QueueState, breaker: Breaker) -> None:

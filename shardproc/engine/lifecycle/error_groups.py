@@ -11,6 +11,7 @@ from msgspec import json
 
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.errors_alike import kind_of_pattern, pattern_of
+from bunqueue.model.names import parts_of, record_key
 
 from ..memory.error_groups import (
     MAX_CLASSES,
@@ -66,7 +67,7 @@ def record(state: State) -> None:
         of_queue(state, queue.name).groups[last[1]].dead += 1
     for name, group_id in errors.touched:
         known = errors.queues.get(name)
-        state.out.keep(RECORD, f"{name}/{group_id}", known.groups.get(group_id) if known else None)
+        state.out.keep(RECORD, record_key(name, group_id), known.groups.get(group_id) if known else None)
     errors.touched.clear()
 
 
@@ -171,7 +172,7 @@ def forget(state: State, queue: str, group_id: str) -> None:
     found = state.errors.queues.get(queue)
     if found is not None and found.groups.pop(group_id, None) is not None:
         state.errors.count -= 1
-        state.out.keep(RECORD, f"{queue}/{group_id}", None)
+        state.out.keep(RECORD, record_key(queue, group_id), None)
         if not found.groups:
             del state.errors.queues[queue]
 
@@ -197,7 +198,7 @@ def resolve(state: State, queue: str, group_id: str) -> None:
 
 @recovers(RECORD, at_queue_in)
 def recover(state: State, key: str, value: str) -> None:
-    queue, _, group_id = key.partition("/")
+    queue, group_id = parts_of(key)
     of_queue(state, queue).groups[group_id] = _decode(value)
     state.errors.count += 1
 

@@ -15,6 +15,7 @@ from bunqueue.model.dead_letters import CANCELLED as STOPPED
 from bunqueue.model.dead_letters import EXPIRED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, REMOVED, Job
+from bunqueue.model.names import parts_of, record_key
 from bunqueue.model.unique import CANCELLED, holds_key
 
 from ..memory.clock_correction import SetBack
@@ -121,7 +122,7 @@ def is_full(state: State) -> bool:
 
 def keep_for_ended(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
     """Let an ended job hold a key."""
-    state.out.keep(KIND, f"{queue.name}/{key}", ended)
+    state.out.keep(KIND, record_key(queue.name, key), ended)
     _know(state, queue, key, ended)
 
 
@@ -145,7 +146,7 @@ def drop_ended(state: State, queue: QueueState, key: str) -> None:
         return
     state.ended_keys.count -= 1
     state.ended_keys.size -= KEY + A_KEY_CHARACTER * len(key)
-    state.out.keep(KIND, f"{queue.name}/{key}", None)
+    state.out.keep(KIND, record_key(queue.name, key), None)
     if ended.until is None:
         for name in _names(ended.id):
             state.ended_keys.kept.pop(name, None)
@@ -199,7 +200,7 @@ def forget_queue(state: State, queue: QueueState) -> None:
 
 @recovers(KIND, at_queue_in)
 def recover(state: State, key: str, value: str) -> None:
-    name, _, unique_key = key.partition("/")  # a queue's name contains no "/"
+    name, unique_key = parts_of(key)
     queue, ended = state.queues.get(name), _decode(value)
     if queue is None or is_over(ended.until, state.now):
         state.out.keep(KIND, key, None)
@@ -215,6 +216,6 @@ def set_back(state: State, back: SetBack) -> int:
             if ended.until is not None and back.is_wrong(ended.since):
                 ended.until, ended.since = back.end(ended.until, ended.since), back.moment(ended.since)
                 state.ended_keys.ends.add(ended.until, (queue.name, key))
-                state.out.keep(KIND, f"{queue.name}/{key}", ended)
+                state.out.keep(KIND, record_key(queue.name, key), ended)
                 moved += 1
     return moved

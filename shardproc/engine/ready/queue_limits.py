@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
 from bunqueue.model.job import Job
+from bunqueue.model.names import record_key
 
 from ..memory.clock_correction import SetBack
 from ..state import QueueState, State
@@ -166,15 +167,10 @@ def left(state: State, queue: QueueState, job: Job) -> None:
         keep_groups(state, queue, limits.groups)
 
 
-def key_of_group(queue: str, group_id: str) -> str:
-    """The key of a group's record."""
-    return f"{queue}/{group_id}"
-
-
 def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
     """Store changed groups."""
     for group in groups.changed.values():
-        key = key_of_group(queue.name, group.id)
+        key = record_key(queue.name, group.id)
         if not group.record.is_over(state.now):
             state.out.keep(GROUP_RECORD, key, group.record)
             group.stored = True
