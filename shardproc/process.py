@@ -17,6 +17,7 @@ import msgspec
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.model import retention as finished
 from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.names import allow_namespaces
 from bunqueue.server.folder.data_folder import DataFolderError, shard_file
 from bunqueue.server.host.machine_memory import share_of
 from bunqueue.server.host.process_arguments import name_process
@@ -199,6 +200,8 @@ def _options(start: ShardStart, settings: Settings) -> dict[str, Any]:
             max_entries=settings.dead_letters_max_count,
         )
         state.webhooks_anywhere = settings.webhook_addresses == "any"
+        if settings.identities:
+            allow_namespaces()
 
     return {
         "full_sync": settings.sync == "full",

@@ -103,8 +103,8 @@ class FlowMark(Struct, array_like=True, gc=False):
 class Cause(Struct, rename="camel", frozen=True, gc=False):
     """The job whose final failure made the server add another job: how and when (epoch ms) it failed."""
 
-    id: str
-    queue: str
+    id: Annotated[str, Mark.ID]
+    queue: Annotated[str, Mark.QUEUE]
     name: str
     error: Annotated[str, Mark.CONTENT] | None
     error_type: str | None  # the class of its last error, if known

@@ -6,22 +6,45 @@ import re
 from collections.abc import Iterable
 
 MAX_QUEUE_NAME = 256  # characters; the specification's validation table
-SEPARATOR = "/"  # between a namespace and a name in it
+SEPARATOR = "/"  # between a namespace and a name in it; no queue of a server without namespaces has it
+NAMESPACE = r"[a-z0-9][a-z0-9-]{0,31}"
 _STORED = "|"  # in place of the separator in keys, where "/" ends the name of the queue
 _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
+_WITHIN = re.compile(f"({NAMESPACE}{SEPARATOR})?[a-zA-Z0-9_\\-.:]+")
 
 
-def queue_name_problem(name: object) -> str | None:
-    """What is wrong with a queue name, as the text of the refusal; None if it is valid."""
+_known = _ALLOWED
+
+
+def allow_namespaces() -> None:
+    """From now on, names of queues may begin with a namespace: this process serves identities, which may live
+    in one."""
+    global _known
+    _known = _WITHIN
+
+
+def queue_name_problem(name: object, *, anywhere: bool = False, alone: bool = False) -> str | None:
+    """What is wrong with a queue name, as the text of the refusal; None if it is valid.  ``anywhere``: it may
+    begin with a namespace, ``alone``: it may not, whatever this process serves."""
     if name is None or name == "":
         return "Queue name is required"
     if not isinstance(name, str):
         return "Queue name must be a string"
     if len(name) > MAX_QUEUE_NAME:
         return f"Queue name too long (max {MAX_QUEUE_NAME} characters)"
-    if not _ALLOWED.fullmatch(name):
+    if not (_WITHIN if anywhere else _ALLOWED if alone else _known).fullmatch(name):
         return "Queue name contains invalid characters"
     return None
+
+
+def prefix_of(queue: str) -> str:
+    """The namespace in the name of a queue, with the separator; "" without one."""
+    return queue[: queue.find(SEPARATOR) + 1]
+
+
+def outside(queue: str, name: str) -> str:
+    """A name as those know it who live where the queue is."""
+    return name.removeprefix(prefix_of(queue))
 
 
 def record_key(queue: str, name: str) -> str:

@@ -60,11 +60,13 @@ class Identity(NamedTuple):
     verbs: Verb
     queues: tuple[str, ...] = ()
     """Patterns of the queues that its verbs are for; none: all queues."""
+    namespace: str = ""
+    """What it lives in; "": in none, so it sees all of them."""
 
     @property
     def is_restricted(self) -> bool:
         """Whether there is anything that it may not do."""
-        return self.verbs != ALL or bool(self.queues)
+        return self.verbs != ALL or bool(self.queues or self.namespace)
 
     @property
     def changes(self) -> bool:

@@ -1,8 +1,8 @@
 """Who sends a command, and where an identity may use its verbs: the queues that its patterns name.
 
-A pattern is the name of a queue in which ``*`` stands for any characters. A `Scope` is compiled once, and
-remembers what it has decided, so a command costs one look-up. Routers send it to the shards with the
-commands of a connection, as bytes.
+A pattern is the name of a queue in which ``*`` stands for any characters, but not for the end of a namespace.
+A `Scope` is compiled once, and remembers what it has decided, so a command costs one look-up. Routers send it
+to the shards with the commands of a connection, as bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from .names import MAX_QUEUE_NAME
+from .names import MAX_QUEUE_NAME, SEPARATOR
 from .rights import NAMELESS, Identity, Verb, names_of
 
 MAX_PATTERNS = 100
@@ -28,6 +28,7 @@ class _Wire(Struct, array_like=True):
     name: str
     verbs: int
     queues: tuple[str, ...]
+    namespace: str = ""
 
 
 _encode, _decode = Encoder().encode, Decoder(_Wire).decode
@@ -36,13 +37,17 @@ _encode, _decode = Encoder().encode, Decoder(_Wire).decode
 class Scope:
     """The rights of one identity, as everything that carries out its commands sees them."""
 
-    __slots__ = ("_match", "_shows", "decided", "identity", "limits", "wire")
+    __slots__ = ("_match", "_shows", "decided", "identity", "limits", "prefix", "wire")
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self.wire = _encode(_Wire(identity.name, identity.verbs.value, identity.queues))
-        parts = [".*".join(map(re.escape, pattern.split("*"))) for pattern in identity.queues]
-        self._match = re.compile("|".join(parts), re.ASCII).fullmatch if parts else None
+        self.prefix = f"{identity.namespace}{SEPARATOR}" if identity.namespace else ""
+        """What the names of its namespace begin with, within the server."""
+        self.wire = _encode(_Wire(identity.name, identity.verbs.value, identity.queues, identity.namespace))
+        queues = identity.queues or (("*",) if self.prefix else ())
+        parts = ["[^/]*".join(map(re.escape, pattern.split("*"))) for pattern in queues]
+        matches = re.compile(f"{re.escape(self.prefix)}(?:{'|'.join(parts)})", re.ASCII).fullmatch
+        self._match = matches if parts else None
         self.decided: dict[str, bool] = {}  # public, because it is read for each command
         self._shows: dict[int, bool] = {}  # by verbs, as numbers: the flags themselves are slow to combine
         sees_all = Verb.READ in identity.verbs or not identity.verbs & ~(Verb.ADD | Verb.RUN | Verb.SCRAPE)
@@ -54,8 +59,12 @@ class Scope:
         """Whether it allows every queue."""
         return self._match is None
 
+    def outside(self, name: str) -> str:
+        """A name of its namespace, as the identity knows it."""
+        return name.removeprefix(self.prefix)
+
     def allows(self, queue: str) -> bool:
-        """Whether this queue exists for the identity."""
+        """Whether this queue exists for the identity; with its prefix, if it lives in a namespace."""
         if self._match is None:
             return True
         known = self.decided.get(queue)
@@ -92,7 +101,7 @@ def _compiled(identity: Identity) -> Scope:
 def read_scope(wire: bytes) -> Scope:
     """A scope from its bytes."""
     found = _decode(wire)
-    return _compiled(Identity(found.name, Verb(found.verbs), found.queues))
+    return _compiled(Identity(found.name, Verb(found.verbs), found.queues, found.namespace))
 
 
 def pattern_problem(pattern: str) -> str:
@@ -109,16 +118,18 @@ def not_there(scope: Scope, command: str, verbs: Verb, queue: str) -> str:
     identity = scope.identity
     needed = " or ".join(repr(name) for name in names_of(verbs & identity.verbs or verbs))
     where = ", ".join(identity.queues)
-    text = f"{identity.name} may not use {command} on queue {queue[:80]!r}"
+    text = f"{identity.name} may not use {command} on queue {scope.outside(queue)[:80]!r}"
     return f"{text}: it has the verb {needed} on {where} only"
 
 
 def not_of_server(scope: Scope, command: str) -> str:
-    """Why an identity with patterns may not use a command that is about the whole server."""
-    where = ", ".join(scope.identity.queues)
+    """Why an identity of some queues may not use a command that is about the whole server."""
+    identity, where = scope.identity, f"the namespace {scope.identity.namespace}"
+    if identity.queues:
+        where = f"the queues {', '.join(identity.queues)}"
     return (
-        f"{scope.identity.name} may not use {command}: it is about the whole server, "
-        f"and the identity is for the queues {where} only"
+        f"{identity.name} may not use {command}: it is about the whole server, "
+        f"and the identity is for {where} only"
     )
 
 

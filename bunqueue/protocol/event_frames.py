@@ -21,8 +21,8 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     """One event; its type decides which of the optional fields it has."""
 
     event_type: str
-    queue: str
-    job_id: str  # "" if the event is about the queue
+    queue: Annotated[str, Mark.QUEUE]
+    job_id: Annotated[str, Mark.ID]  # "" if the event is about the queue
     timestamp: float  # epoch ms; a float, as all times on the wire
     data: _Data | UnsetType = UNSET  # completed: the result; failed: the job's data; progress: a map
     data_bytes: int | UnsetType = UNSET  # size of large data that were left out
@@ -40,14 +40,16 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     message: _Text | UnsetType = UNSET  # progress, in the log: with it
 
 
-class _Pushed(Struct, gc=False):
+class Pushed(Struct, gc=False):
+    """A frame."""
+
     type: str
     event: Event
 
 
 def event_frame(event: Event) -> bytes:
     """An event as a frame, ready to send."""
-    return frame(_encode(_Pushed("event", event)))
+    return frame(_encode(Pushed("event", event)))
 
 
 def lost_frame(queue: str, count: int, now: int) -> bytes:

@@ -34,9 +34,9 @@ from bunqueue.model.job import (
     SharedOptions,
 )
 from bunqueue.model.job_options import RARE_OPTIONS
-from bunqueue.model.marks import MOMENTS, Mark
+from bunqueue.model.marks import MOMENTS, ON_DEAD, Mark
 from bunqueue.model.workflow import STEP_ROWS, STUCK, Run
-from bunqueue.protocol.commands.base import Content, ContentText
+from bunqueue.protocol.commands.base import Content, ContentText, IdOf, NameOf, QueueOf
 from bunqueue.protocol.commands.core import OnDead
 from bunqueue.protocol.job_timeline import moments
 from bunqueue.protocol.numbers import number
@@ -79,13 +79,13 @@ class _Workflow(Struct, omit_defaults=True, gc=False):
 class _Own(Struct, rename="camel", gc=False):
     """A job's own fields, in wire order."""
 
-    id: str
+    id: IdOf
     created_at: float
     run_at: float
     started_at: float | None
     last_heartbeat: float
     timeline: Annotated[list[dict[str, Any]], MOMENTS]
-    queue: str
+    queue: QueueOf
     name: str
     data: Content
     priority: int
@@ -102,7 +102,7 @@ class _Own(Struct, rename="camel", gc=False):
     retry_on: list[str] | UnsetType = UNSET
     never_on: list[str] | UnsetType = UNSET
     cause: Cause | UnsetType = UNSET
-    schedule: str | UnsetType = UNSET  # the schedule that added the job; next, the time of the run
+    schedule: NameOf | UnsetType = UNSET  # the schedule that added the job; next, the time of the run
     scheduled_for: float | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
@@ -113,14 +113,37 @@ class _Own(Struct, rename="camel", gc=False):
     returnvalue_bytes: int | UnsetType = UNSET  # size of a result that was left out
     unreadable: str | UnsetType = UNSET  # the file is damaged, so the other fields are not valid: says why
     last_report: Report | UnsetType = UNSET  # of an earlier run, while no run is active
-    on_dead: dict[str, Any] | UnsetType = UNSET  # the job to add if this one fails for good: queue, name
+    on_dead: Annotated[dict[str, Any], ON_DEAD] | UnsetType = UNSET  # added if this one fails for good
 
 
 class JobView(_Own, gc=False):
-    """A job object as far as it has parts of its own: its other fields are options, of which only this one
-    comes from an error."""
+    """A job object as far as it has parts of its own, with those of its options that come from an error or
+    name jobs."""
 
     stacktrace: list[ContentText] = []
+    custom_id: IdOf | None = None
+    parent_id: IdOf | None = None
+    depends_on: list[IdOf] = []
+    children_ids: list[IdOf] = []
+
+
+class _NamedCause(Struct):
+    id: IdOf
+    queue: QueueOf
+
+
+class PulledJob(Struct, rename="camel", gc=False):
+    """The names in a job object: whoever pulls a job may read the rest."""
+
+    id: IdOf
+    queue: QueueOf
+    cause: _NamedCause
+    schedule: NameOf
+    on_dead: Annotated[dict[str, Any], ON_DEAD]
+    custom_id: IdOf | None
+    parent_id: IdOf | None
+    depends_on: list[IdOf]
+    children_ids: list[IdOf]
 
 
 _OWN_FIELDS = 16  # the fields that are always present

@@ -51,7 +51,7 @@ def _within(mark: Mark, value: Any, step: Step) -> Iterator[str]:
 
 
 def rename(mark: Mark, request: Struct, new: Callable[[str], str]) -> None:
-    """Replace the texts of a kind in a request; those that are keys stay."""
+    """Replace the texts of a kind in a request."""
     for name, step in paths(type(request), mark):
         setattr(request, name, _renamed(mark, getattr(request, name), step, new))
 
@@ -63,6 +63,12 @@ def _renamed(mark: Mark, value: Any, step: Step, new: Callable[[str], str]) -> A
         rename(mark, value, new)
     elif isinstance(value, list) and step.entries is not None:
         return [_renamed(mark, entry, step.entries, new) for entry in value]
+    elif isinstance(value, dict):
+        entries = step.entries or Step()
+        return {
+            (new(key) if step.keys else key): _renamed(mark, entry, entries, new)
+            for key, entry in value.items()
+        }
     return value
 
 

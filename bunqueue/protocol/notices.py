@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.model.decoders import decoder
+from bunqueue.model.marks import Mark
 from bunqueue.protocol.framing import frame
 
 CANCEL = "cancel"  # the type of the frame
@@ -17,7 +20,7 @@ _encode = Encoder().encode
 class CancelNotice(Struct, gc=False):
     """The job must stop within ``grace`` ms; after that, the server ends it as cancelled."""
 
-    id: str
+    id: Annotated[str, Mark.ID]
     token: str  # of the attempt concerned
     reason: str | None
     grace: int
@@ -26,7 +29,7 @@ class CancelNotice(Struct, gc=False):
 class WakeNotice(Struct, gc=False):
     """A step of the job has ended, and the worker may be waiting for it.  RecordSteps returns the outcome."""
 
-    id: str
+    id: Annotated[str, Mark.ID]
     token: str
     number: int  # of the step
 

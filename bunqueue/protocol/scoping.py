@@ -38,7 +38,7 @@ def of_queue(scope: Scope, spec: Spec, queue: str) -> CommandError | None:
     if scope.allows(queue):
         return None
     text, bound = not_there(scope, spec.name, spec.verbs, queue), ", ".join(scope.identity.queues)
-    return CommandError(text, Code.FORBIDDEN, field="queue", value=queue, bound=bound)
+    return CommandError(text, Code.FORBIDDEN, field="queue", value=scope.outside(queue), bound=bound)
 
 
 def of_server(scope: Scope, spec: Spec) -> CommandError | None:

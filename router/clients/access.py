@@ -19,7 +19,7 @@ from bunqueue.protocol.scoping import of_queue, of_server
 from bunqueue.server.identities.directory import FULL, Directory, Grant
 
 from ..core.ports import Buffer
-from ..core.routing import QUEUE, Peek, decode, peek, peek_in_full
+from ..core.routing import QUEUE, Peek, decode, enter, peek, peek_in_full
 from .own_commands import refusal
 
 BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
@@ -106,12 +106,17 @@ class Access:
                 self._allowed.add(spec.name)
         if scope is None or scope.is_everywhere:
             return
-        if peeked.way != QUEUE:
-            error = of_server(scope, spec)
-        else:
-            error = None if scope.allows(peeked.key) else of_queue(scope, spec, peeked.key)
+        try:
+            if scope.prefix:
+                enter(scope.prefix, peeked)
+            if peeked.way != QUEUE:
+                error = of_server(scope, spec)
+            else:
+                error = of_queue(scope, spec, peeked.key)
+        except CommandError as problem:
+            error = problem
         if error is not None:
-            self.refused = spec.name
+            self.refused = spec.name if error.code == Code.FORBIDDEN else ""
             raise NotAllowed(str(error), error.code, field=error.field, value=error.value, bound=error.bound)
 
     def _check_verbs(self, spec: Spec, payload: Buffer) -> None:

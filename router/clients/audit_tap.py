@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Raw, msgpack
 
+from bunqueue.model.rights import Identity
 from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.framing import HEADER
@@ -34,7 +35,7 @@ class AuditTap:
         self._trail, self.write = trail, write
         self._pending: dict[bytes, list[Entry]] = {}
 
-    def expect(self, who: str, address: str, spec: Spec, payload: bytes) -> None:
+    def expect(self, who: Identity, address: str, spec: Spec, payload: bytes) -> None:
         """A command is about to be carried out."""
         try:
             command = decode(payload)
@@ -42,7 +43,16 @@ class AuditTap:
             return  # it is refused, and changes nothing
         on = shown(fields_of(command))
         what = spec.name
-        entry = Entry(at=ms(), who=who, address=address, over=TCP, what=what, on=on, outcome=UNANSWERED)
+        entry = Entry(
+            at=ms(),
+            who=who.name,
+            namespace=who.namespace,
+            address=address,
+            over=TCP,
+            what=what,
+            on=on,
+            outcome=UNANSWERED,
+        )
         request = command.req_id
         if request is UNSET or not isinstance(request, Raw):
             self._trail.add(entry)  # its client does not learn the outcome either

@@ -297,7 +297,8 @@ class ClientConnection(asyncio.Protocol):
         if self._tap is None:
             self._tap = AuditTap(self._hub.limits.trail, self.write)
             self.write = self._tap
-        self._tap.expect(self._name, self._address, spec, payload)
+        assert self.access.grant is not None
+        self._tap.expect(self.access.grant.identity, self._address, spec, payload)
 
     def _write_with(self, write: Callable[[bytes], None]) -> None:
         if self._tap is None:

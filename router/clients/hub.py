@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from bunqueue.logs import get_logger
+from bunqueue.model.names import allow_namespaces
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.server.audit.trail import Trail
@@ -54,6 +55,8 @@ class Limits:
         self.protocol: int = settings.default_protocol
         """The version that a client speaks until it names another one; also the kind of its envelopes."""
         self.directory = directory_of(settings)
+        if settings.identities:
+            allow_namespaces()
         self.last_used = LastUsed(settings)
         self.trail = Trail(settings, "router-0")
         self.rate_limit = settings.rate_limit

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import UNSET
 
 from bunqueue.model.scope import Scope
+from bunqueue.protocol import namespaces
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Spec
@@ -110,11 +111,17 @@ def answer(session: Session, payload: bytes) -> bytes:
     spec = COMMANDS[str(command.__struct_config__.tag)]
     if spec.internal and session.limited:
         return refusal(_unknown(spec), command.req_id)
-    if session.scope is not None and (problem := outside(session.scope, spec, command)) is not None:
-        return refusal(problem, command.req_id)
-    reply = session.commands.answer(_Client(session), command)
+    scope = session.scope
+    prefix = "" if scope is None else scope.prefix
+    try:
+        namespaces.enter(prefix, command)
+        if scope is not None and (problem := outside(scope, spec, command)) is not None:
+            raise problem
+        reply = session.commands.answer(_Client(session), command)
+    except CommandError as error:
+        reply = refused(error)
     reply.req_id = command.req_id
-    return encode_frame(reply)
+    return encode_frame(namespaces.shown(prefix, reply))
 
 
 def now_ms() -> int:

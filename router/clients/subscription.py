@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.event_frames import lost_frame
+from bunqueue.protocol.framing import frame
+from bunqueue.protocol.namespaces import shown_push
 from bunqueue.server.links import shard_protocol as link_protocol
 
 from ..core.ports import Endpoint
@@ -53,13 +55,21 @@ class Subscription:
         if self._client.behind:
             self._lost += len(link_protocol.split_frames(frames))
         else:
-            self._client.write(frames)
+            self._client.write(self._shown(frames))
 
     def caught_up(self) -> None:
         """The client has taken what it was sent."""
         if self._lost:
             lost, self._lost = self._lost, 0
-            self._client.write(lost_frame(self._queue, lost, time.time_ns() // 1_000_000))
+            self._client.write(self._shown(lost_frame(self._queue, lost, time.time_ns() // 1_000_000)))
+
+    def _shown(self, frames: bytes) -> bytes:
+        """The events as the client may see them."""
+        scope = self._client.scope
+        if scope is None or not scope.prefix:
+            return frames
+        events = link_protocol.split_frames(frames)
+        return b"".join([frame(shown_push(scope.prefix, event)) for event in events])
 
 
 def subscribe(

@@ -7,13 +7,15 @@ it something.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from bunqueue.model.marks import Mark
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.namespaces import place_of
 from bunqueue.server.commands.additions import ScopedAddition
 from bunqueue.server.links.gather import Gather, Part, for_some, split
 from bunqueue.server.links.shard_protocol import ASKER, SEVERED, TICKET, pack_connections
@@ -25,6 +27,11 @@ from ..core.shard_map import ShardMap
 from .own_commands import refusal
 from .pending import PendingCommands
 from .turns import Turns
+
+
+def _within(prefix: str, mark: Mark, shard_of: Callable[[str], int]) -> Callable[[str], int]:
+    """The same for names that clients in a namespace give."""
+    return (lambda name: shard_of(place_of(prefix, mark, name))) if prefix else shard_of
 
 
 class _Ticket(NamedTuple):
@@ -51,13 +58,15 @@ class Tickets:
     def gather(self, client: Asks, peeked: Peek, payload: bytes, out: list[bytes]) -> None:
         """Send a command to several shards; it counts as slow, so there are never many of these at once."""
         routes, ids = self._shards.routes, list[str]()
+        prefix = "" if client.scope is None else client.scope.prefix
         try:
             command = decode(payload)
             if peeked.handling == IDS:
                 ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
-                parts = split(peeked.spec, command, routes.of_id)
+                parts = split(peeked.spec, command, _within(prefix, Mark.ID, routes.of_id))
             else:
-                parts = for_some(peeked.spec, command, routes.shards, routes.of_queue)
+                of_queue = _within(prefix, Mark.QUEUE, routes.of_queue)
+                parts = for_some(peeked.spec, command, routes.shards, of_queue)
         except CommandError as error:
             out.append(refusal(error, request_id(payload)))
             return

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from bunqueue.protocol import namespaces
 from bunqueue.protocol.codec import encode_frame, request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, CommandError, Data
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Data, refused
 from bunqueue.protocol.commands.cluster import (
     ClusterDrain,
     ClusterForget,
@@ -21,9 +22,10 @@ from bunqueue.protocol.commands.cluster import (
     PlaceView,
 )
 from bunqueue.protocol.commands.workers import ControlWorker
+from bunqueue.protocol.framing import HEADER
+from bunqueue.protocol.framing import frame as as_frame
 from bunqueue.store.database import StoreError
 
-from ..clients.own_commands import refusal
 from ..core.cluster_view import HostRow, ShardRow, View
 from ..core.ports import Asks
 from ..core.routing import decode
@@ -141,16 +143,20 @@ class ClusterCommands:
         task.add_done_callback(self._answering.discard)
 
     async def _answer_later(self, client: Asks, payload: bytes) -> None:
+        prefix = "" if client.scope is None else client.scope.prefix
         try:
             command = decode(payload)
             if isinstance(command, ControlWorker):
-                frame = await self._cluster.forwards.control_worker(command, payload, client.scope)
+                namespaces.enter(prefix, command)
+                found = await self._cluster.forwards.control_worker(command, client.scope)
+                kind = COMMANDS[str(command.__struct_config__.tag)].reply
+                frame = as_frame(namespaces.shown_encoded(prefix, kind, found[HEADER:]))
             else:
                 reply = await self.answer(command)
                 reply.req_id = command.req_id
                 frame = encode_frame(reply)
         except CommandError as error:
-            frame = refusal(error, request_id(payload))
+            frame = encode_frame(namespaces.shown(prefix, refused(error, request_id(payload))))
         if not client.finished:
             client.gathered(frame)
 

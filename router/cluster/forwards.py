@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.model.scope import Scope
-from bunqueue.protocol.codec import encode_frame, request_id
+from bunqueue.protocol.codec import encode_frame, encode_reply, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import ControlWorker
@@ -47,9 +47,7 @@ class Forwards:
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[bytes]] = {}
 
-    async def control_worker(
-        self, command: ControlWorker, payload: bytes, scope: Scope | None = None
-    ) -> bytes:
+    async def control_worker(self, command: ControlWorker, scope: Scope | None = None) -> bytes:
         """Have the worker's router carry it out; returns the frame of its answer. CommandError if none can,
         and for a worker that the scope does not see."""
         if scope is not None and not scope.is_everywhere:
@@ -63,7 +61,7 @@ class Forwards:
                 raise
             not_here = error
         hosts = sorted(self._links.reached)
-        answers = await asyncio.gather(*(self._ask(host, payload) for host in hosts))
+        answers = await asyncio.gather(*(self._ask(host, encode_reply(command)) for host in hosts))
         for answer in answers:
             if answer is not None and _decode_code(answer[HEADER:]).code != Code.WORKER_NOT_FOUND:
                 return answer

@@ -11,18 +11,21 @@ keep all others waiting with a name of megabytes.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 from msgspec import Raw, Struct, defstruct
 from msgspec.msgpack import Decoder
 
 from bunqueue.model.ids import SLOTS, UUID_LENGTH, slot_of_id, slot_of_queue
+from bunqueue.model.marks import Mark
 from bunqueue.model.names import MAX_QUEUE_NAME
 from bunqueue.protocol.codec import NO_COMMAND, InvalidCommand, decode_command, encode_reply, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
 from bunqueue.protocol.commands.base import AnyTimeout
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.namespaces import inside, place_of
 
 # How a command is routed. Plain ints: they are compared for every command, and faster than enum members.
 QUEUE = 0  # the shard of the queue
@@ -103,6 +106,18 @@ peek: Any = Decoder(_AnyPeek).decode
 
 
 _decode_ids = Decoder(list[str]).decode
+_MARKS = {QUEUE: Mark.QUEUE, ID: Mark.ID}
+
+
+def enter(prefix: str, peeked: Peek) -> None:
+    """Make the key of a command the one that the server has, for a client that lives in a namespace.
+    CommandError if that is no name."""
+    if (mark := _MARKS.get(peeked.way)) is not None:
+        peeked.key = inside(prefix, mark, peeked.key)
+    elif peeked.way == IDS:
+        with suppress(*DECODE_ERRORS):  # its shard says what is wrong with it
+            ids: list[str] = _decode_ids(peeked.key)
+            peeked.key = Raw(encode_reply([place_of(prefix, Mark.ID, each) for each in ids]))
 
 
 def decode(payload: bytes) -> Command:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import Job
-from bunqueue.protocol.commands import Command, refused
+from bunqueue.protocol.commands import Command, CommandError, refused
 
 from . import clock_rebase, peer_calls, scoped, slices
 from .all_handlers import RECORDS
@@ -94,7 +94,12 @@ class Engine:
 
     def _handle_within(self, client: Client, command: Command, *, elsewhere: bool) -> None:
         """Carry out a command of a client with a scope."""
-        if (problem := scoped.refusal(client, command)) is not None:
+        try:
+            scoped.enter(client, command)
+            problem = scoped.refusal(client, command)
+        except CommandError as error:
+            problem = error
+        if problem is not None:
             answer(self.state, client, command, refused(problem))
         elif not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out_within(self.state, client, command)

@@ -18,10 +18,11 @@ from bunqueue.model.ids import slot_of_id
 from bunqueue.model.marks import Mark
 from bunqueue.model.rights import ANYBODY, Verb
 from bunqueue.model.scope import Scope
-from bunqueue.protocol import marked, scoping
+from bunqueue.protocol import marked, namespaces, scoping
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply
 from bunqueue.protocol.commands.base import Reach
-from bunqueue.protocol.hidden import content_of, kind_of, without_content
+from bunqueue.protocol.hidden import content_of
+from bunqueue.protocol.rewriting import kind_of
 
 from .lookup import find
 from .state import Client, QueueState, State
@@ -63,7 +64,7 @@ def passes(state: State, scope: Scope, command: Command) -> bool:
     """Whether a command is as most are: for a queue, or a live job of a queue, that is known to be allowed,
     with an answer that tells nothing else.  Then nothing more has to be done for the scope."""
     way = _WAYS.get(type(command))
-    if way is None:
+    if way is None or scope.prefix:
         return False
     if way.by_queue:
         return scope.decided.get(command.queue) is True  # type: ignore[attr-defined]  # it has one
@@ -77,6 +78,19 @@ def refusal(client: Client, command: Command) -> CommandError | None:
     """Why a client may not send a command; None if it may, as far as its fields tell."""
     assert client.scope is not None
     return scoping.refusal(client.scope, COMMANDS[str(command.__struct_config__.tag)], command)
+
+
+def enter(client: Client, command: Command) -> None:
+    """Put the names of a command into the namespace of its client.  CommandError if one is not valid."""
+    if client.scope is not None and client.scope.prefix:
+        namespaces.enter(client.scope.prefix, command)
+
+
+def as_sent(client: Client, command: Command) -> Command:
+    """A command as its client sent it, before its names were those of a namespace."""
+    if client.scope is not None and client.scope.prefix:
+        namespaces.leave(client.scope.prefix, command)
+    return command
 
 
 def allows(client: Client, queue: str) -> bool:
@@ -153,7 +167,8 @@ def shown(client: Client, reply: Reply | Raw) -> Reply | Raw:
     if client.aliases:
         _restore(reply, client.aliases)
     verbs = _VERBS_OF_CONTENT.get(kind_of(reply))
-    return reply if verbs is None or client.scope.shows(verbs) else without_content(reply)
+    hides = verbs is not None and not client.scope.shows(verbs)
+    return namespaces.shown(client.scope.prefix, reply, hides=hides)
 
 
 def _restore(value: Any, aliases: dict[str, str]) -> Any:

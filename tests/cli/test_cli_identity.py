@@ -20,13 +20,26 @@ def test_from_add_to_revoke(make_server: StartServer, tmp_path: Path) -> None:
     boss = Cli(server)("identity", "add", "boss", "--role", "admin", *file(tmp_path)).value
     server.start()
     cli = Cli(server)
-    made = cli.json("identity", "add", "ci", "--role", "producer", "--expires", "90d", *file(tmp_path))
+    made = cli.json(
+        "identity",
+        "add",
+        "ci",
+        "--role",
+        "producer",
+        "--namespace",
+        "acme",
+        "--expires",
+        "90d",
+        *file(tmp_path),
+    )
     assert made.keys() == {"name", "role", "token", "tokenId"}
     assert made["token"] not in (tmp_path / "identities.toml").read_text()
     wait_until(lambda: pushes(cli, made["token"]), "the token works")
     assert "it needs the verb" in cli("queue", "list", "--token", made["token"], status=exits.FAILED).err
     (row,) = [row for row in cli.json("identity", "list", *shown(tmp_path)) if row["name"] == "ci"]
     assert (row["role"], row["verbs"], row["from"]) == ("producer", "add", "127.0.0.1")
+    assert (row["namespace"], row["queues"]) == ("acme", "*")
+    assert cli.json("queue", "list", "--token", boss)[0]["name"] == "acme/q"
     assert row["expires"].endswith("Z")
     assert row["lastUsed"] is not None
     new = cli.json("identity", "rotate", "ci", "--keep", "0", *file(tmp_path))
@@ -55,6 +68,7 @@ def test_refusals_change_nothing(tmp_path: Path, make_server: StartServer) -> No
         (("add", "ci", "--role", "admin"), "the identity ci exists already"),
         (("add", "a b", "--role", "admin"), "is no name for an identity"),
         (("add", "x", "--role", "admn"), "--role: there is no role 'admn'; did you mean admin?"),
+        (("add", "x", "--role", "admin", "--namespace", "A/b"), "--namespace: 'A/b' is no name"),
         (("add", "x", "--role", "admin", "--expires", "soon"), "'soon' is no span of time"),
         (("rotate", "nobody"), "there is no identity nobody"),
         (("rotate", "ci", "--keep", "x"), "'x' is no span of time"),

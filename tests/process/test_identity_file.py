@@ -34,6 +34,7 @@ MISTAKES = [
     ('[identities.a]\nrole = "worker"\nquotas = []\n', "line 3: a: contains unknown field `quotas`"),
     ('[identities.a]\nrole = "worker"\nqueues = []\n', "line 3: a: expected `array` of length >= 1"),
     ('[identities.a]\nrole = "worker"\nqueues = ["a b"]\n', "line 3: a: 'a b' is no pattern"),
+    ('[identities.a]\nrole = "admin"\nnamespace = "A/b"\n', "line 3: a: expected `str` matching regex"),
     ('\n\n[identities.a]\nrole = "wroker"\n', "line 4: there is no role 'wroker'; did you mean worker?"),
     ('[identities.a]\nrole = "admin"\nexpires = 2027-01-01\n', "line 3: a: expected a moment such as 2027"),
     (
@@ -90,7 +91,8 @@ def test_what_a_file_means(tmp_path: Path) -> None:
     file.write_text(
         '[roles]\nlooks = ["see"]\n'
         f'[identities.a]\nrole = "looks"\nexpires = 2027-01-01T00:00:00Z\ntokens = [{TOKEN}]\n'
-        '[identities.b]\nrole = "worker"\ncertificate = "b.example"\ntoken_file = "secret"\n'
+        '[identities.b]\nrole = "worker"\nnamespace = "acme"\n'
+        'certificate = "b.example"\ntoken_file = "secret"\n'
     )
     stored = StoredToken(bytes(16), bytes.fromhex("1" * 64))
     end = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
@@ -98,7 +100,7 @@ def test_what_a_file_means(tmp_path: Path) -> None:
     assert people == NO_PEOPLE
     assert entries == [
         Entry(Identity("a", Verb.SEE | Verb.SCRAPE), end, {"12345678": stored}),
-        Entry(Identity("b", Verb.RUN), inf, {}, ("s" * 32,), ("b.example",)),
+        Entry(Identity("b", Verb.RUN, namespace="acme"), inf, {}, ("s" * 32,), ("b.example",)),
     ]
     (tmp_path / "secret").write_text("short\n")
     with pytest.raises(IdentitiesError, match="has 5 characters; give at least 32"):

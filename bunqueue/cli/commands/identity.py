@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.model.names import hint
+from bunqueue.model.names import NAMESPACE, hint
 from bunqueue.model.rights import names_of
 from bunqueue.model.scope import pattern_problem
 from bunqueue.server.identities import edit
@@ -60,6 +60,14 @@ Queues = Annotated[
         about="The queues that it is for, with * for any characters; may be repeated. Default: all.",
     ),
 ]
+Namespace = Annotated[
+    str,
+    option(
+        "--namespace",
+        metavar="NAME",
+        about="What it lives in: its names are its own, and it sees no others. Default: none.",
+    ),
+]
 Expires = Annotated[
     str | None, option("--expires", metavar=WHEN, about="When it ends: 90d, or 2027-01-31T12:00Z.")
 ]
@@ -90,6 +98,7 @@ COLUMNS = (
     Column("name"),
     Column("role"),
     Column("verbs"),
+    Column("namespace"),
     Column("queues"),
     Column("proof", Kind.PROSE),
     Column("expires"),
@@ -101,6 +110,7 @@ COLUMNS = (
 @offline_verb(
     app,
     "bunqueue identity add billing-worker --role worker --queues 'billing.*' --expires 90d",
+    "bunqueue identity add acme-app --role admin --namespace acme",
     "bunqueue identity add grafana --role scraper > grafana.token",
 )
 def add(
@@ -108,6 +118,7 @@ def add(
     name: Name,
     role: Role,
     queues: Queues = None,
+    namespace: Namespace = "",
     expires: Expires = None,
     certificate: Certificate = None,
     secret_in: TokenFile = None,
@@ -127,8 +138,10 @@ def add(
             raise SettingsError(f"--role: there is no role {role!r}; {hint(role, list(found.roles))}")
         if problem := next(filter(None, map(pattern_problem, queues or ())), ""):
             raise SettingsError(f"--queues: {problem}")
+        if namespace and not re.fullmatch(NAMESPACE, namespace):
+            raise SettingsError(f"--namespace: {namespace!r} is no name: give up to 32 of a-z 0-9 -")
         tokens = [] if made is None else [made.row]
-        return IdentityRow(role, end, certificate or [], secret_in or "", tokens, queues or None)
+        return IdentityRow(role, end, certificate or [], secret_in or "", tokens, queues or None, namespace)
 
     _change(file, config, name, new)
     if made is None:
@@ -254,6 +267,7 @@ def _shown(name: str, row: IdentityRow, found: IdentityFile, used: Used | None) 
         "name": name,
         "role": row.role,
         "verbs": " ".join(names_of(found.roles[row.role])),
+        "namespace": row.namespace or None,
         "queues": " ".join(row.queues or ["*"]),
         "proof": ", ".join(proof) or "none",
         "expires": _date(row.expires),

@@ -42,7 +42,7 @@ class _Own(Struct):
 
 def queue_name(name: str) -> str:
     """Return `name` if it is a valid queue name."""
-    problem = queue_name_problem(name)
+    problem = queue_name_problem(name, anywhere=True)  # only the server knows whether it has namespaces
     if problem:
         allowed = f"1 to {MAX_QUEUE_NAME} of the characters a-z A-Z 0-9 _ - . :"
         raise OptionError(f"{problem}: {shown(name)}; give {allowed}", field="queue", value=name)

@@ -11,6 +11,7 @@ from bunqueue.model.events import LOST
 from bunqueue.model.rights import ANYBODY
 from bunqueue.model.scope import Scope
 from bunqueue.protocol.hidden import event_without_content
+from bunqueue.protocol.namespaces import shown_event
 
 from ..http.transcode import read_json, write_json
 
@@ -68,6 +69,9 @@ class Filter(msgspec.Struct, frozen=True):
         event = read_json(entry.body)
         if not self.scope.shows(ANYBODY):
             event = event_without_content(event)
+        if self.scope.prefix:
+            event = shown_event(self.scope.prefix, event)
+        event = shown_event(self.scope.prefix, event)
         if entry.kind == LOST and not self.scope.is_everywhere:
             event["count"] = None  # they may be events of other queues
         return msgspec.structs.replace(entry, body=write_json(event))

@@ -14,9 +14,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bunqueue.model.events import NAMES
+from bunqueue.model.marks import Mark
 from bunqueue.model.rights import EVERYBODY, Identity
 from bunqueue.model.scope import scope_of
 from bunqueue.protocol.commands import COMMANDS
+from bunqueue.protocol.namespaces import place_of
 
 from ..http import status
 from ..http.access import authorise_queue, need
@@ -45,6 +47,9 @@ def filter_of(
     for queue in queues:
         authorise_queue(identity, COMMANDS["GetEvents"], queue)
     scope = scope_of(identity)
+    if scope is not None and scope.prefix:
+        queues = [place_of(scope.prefix, Mark.QUEUE, queue) for queue in queues]
+        job_id = place_of(scope.prefix, Mark.ID, job_id) if job_id else None
     return Filter(frozenset(queues) or None, frozenset(types) or None, job_id or None, scope)
 
 

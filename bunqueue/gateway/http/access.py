@@ -20,11 +20,13 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, cookie_parser
 from starlette.types import Scope
 
+from bunqueue.model.marks import Mark
 from bunqueue.model.rate_limit import RateLimit
 from bunqueue.model.rights import Identity, Verb, may
 from bunqueue.model.rights import refusal as right_is_missing
 from bunqueue.model.scope import not_of_server, scope_of
 from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.namespaces import place_of
 from bunqueue.protocol.scoping import of_queue
 from bunqueue.server.host.auth_throttle import DELAY_S, AuthThrottle
 from bunqueue.server.identities.directory import FULL, Directory, Grant, names_of_certificate
@@ -273,7 +275,9 @@ def authorise(identity: Identity, verbs: Verb, what: str) -> None:
 def authorise_queue(identity: Identity, spec: Spec, queue: str) -> None:
     """Raise Forbidden if a queue is none of those that an identity is for."""
     scope = scope_of(identity)
-    if scope is not None and (error := of_queue(scope, spec, queue)) is not None:
+    if scope is None:
+        return
+    if (error := of_queue(scope, spec, place_of(scope.prefix, Mark.QUEUE, queue))) is not None:
         raise Forbidden(identity, spec.verbs, spec.name, str(error))
 
 

@@ -116,8 +116,9 @@ class CommandEndpoint:
         authorise(identity, spec.verbs_of(fields.get("action")) | spec.masked, spec.name)
         if not spec.is_audited or caller is INTERNAL:
             return await self._carry_out(spec, fields, request, identity, caller)
-        who, on = identity.name, shown(fields)
-        entry = Entry(at=ms(), who=who, **caller._asdict(), what=spec.name, on=on, outcome="ok")
+        who, namespace, on = identity.name, identity.namespace, shown(fields)
+        what, from_ = spec.name, caller._asdict()
+        entry = Entry(at=ms(), who=who, namespace=namespace, **from_, what=what, on=on, outcome="ok")
         try:
             reply = await self._carry_out(spec, fields, request, identity, caller)
             entry.outcome = "ok" if reply.get("ok") else str(reply.get("code", "error"))

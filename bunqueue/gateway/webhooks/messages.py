@@ -7,7 +7,9 @@ import hmac
 from typing import Any
 
 from bunqueue.gateway.http.transcode import write_json
+from bunqueue.model.names import prefix_of
 from bunqueue.protocol.commands.webhooks import EVENTS
+from bunqueue.protocol.namespaces import shown_event
 
 # Kinds of events in the log, and their names in webhooks.
 NAMES = dict(
@@ -23,6 +25,7 @@ Headers = dict[str, str]
 
 def body_of(event: dict[str, Any]) -> bytes:
     """The body for an event of the log."""
+    event = shown_event(prefix_of(event["queue"]), event)
     more = {name: value for name, value in event.items() if name not in _OWN}
     message = {
         "id": delivery_id(event),

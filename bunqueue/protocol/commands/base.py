@@ -75,10 +75,10 @@ class ErrorReply(Reply, kw_only=True):
     """The command was refused or failed.  It changed nothing, except for other jobs of the same batch."""
 
     ok: bool = False
-    error: str
+    error: Annotated[str, Mark.TEXT]
     code: Code  # for programs: see `bunqueue.protocol.codes`
     field: str | UnsetType = UNSET  # the refused field, as in "jobs[3].priority"
-    value: str | float | bool | UnsetType | None = UNSET  # the refused value, if it is short
+    value: Annotated[str | float | bool | UnsetType | None, Mark.TEXT] = UNSET  # the refused value, if short
     bound: str | float | UnsetType = UNSET  # what is allowed: a number, or a list of values
     retry_after: int | UnsetType = UNSET  # ms until the same command may succeed
 
@@ -144,10 +144,10 @@ def _portable(value: P) -> P | float:
 class Refusal(Struct, kw_only=True, omit_defaults=True, gc=False):
     """Why one of several items of a command was refused; the fields are those of an error reply."""
 
-    error: str
+    error: Annotated[str, Mark.TEXT]
     code: str
     field: str | UnsetType = UNSET
-    value: str | float | bool | UnsetType | None = UNSET
+    value: Annotated[str | float | bool | UnsetType | None, Mark.TEXT] = UNSET
     bound: str | float | UnsetType = UNSET
 
 
@@ -441,6 +441,11 @@ Token = Annotated[str, Meta(description="the lock token of the pull")]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
 Delay = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 Ttl = Annotated[float, Meta(ge=0, le=YEAR_MS)]
+# In answers, what texts are: see `Mark`.
+QueueOf = Annotated[str, Mark.QUEUE]
+IdOf = Annotated[str, Mark.ID]
+NameOf = Annotated[str, Mark.NAME]
+ServerText = Annotated[str, Mark.TEXT]
 Content = Annotated[Raw, Mark.CONTENT]
 ContentText = Annotated[str, Mark.CONTENT]
 MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
@@ -460,7 +465,8 @@ OwnSwitch = Annotated[bool | UnsetType, Meta(extra_json_schema={"default": False
 WaitTimeout = Annotated[float, Meta(ge=0, le=600_000)]
 PollTimeout = Annotated[float, Meta(ge=0, le=60_000)]
 LockTtl = Annotated[int, Meta(ge=1, le=DAY_MS)]
-Text = Annotated[str, Meta(max_length=256)]  # names, owners, tags
+Text = Annotated[str, Meta(max_length=256)]  # names, tags
+WorkerOf = Annotated[str, Meta(max_length=256), Mark.NAME]
 MAX_JOB_NAME = 256
 JobName = Annotated[
     str,
@@ -473,11 +479,13 @@ JobName = Annotated[
         },
     ),
 ]
+MAX_ID = 1024
 Key = Annotated[str, Meta(max_length=1024)]
+OwnId = Annotated[str, Meta(max_length=MAX_ID), Mark.ID]
 Message = Annotated[str, Meta(max_length=4096)]
 PullCount = Annotated[int, Meta(ge=1, le=1000)]
 Ids = Annotated[list[JobId], Meta(max_length=10_000)]
-KeptIds = Annotated[list[Key], Meta(max_length=10_000)]  # stored and shown with a job
+KeptIds = Annotated[list[OwnId], Meta(max_length=10_000)]  # stored and shown with a job
 Tokens = Annotated[list[Token | None], Meta(max_length=10_000)]
 PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]

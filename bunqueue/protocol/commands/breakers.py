@@ -15,6 +15,7 @@ from bunqueue.protocol.commands.base import (
     OfQueue,
     Ok,
     QueueName,
+    QueueOf,
     Reach,
     Reply,
     Route,
@@ -53,7 +54,7 @@ class BreakerView(Struct, rename="camel", gc=False):
     opened it last, and ``held`` the number of jobs that it has held back from pulls.
     """
 
-    queue: str
+    queue: QueueOf
     name: str | None
     state: str
     failures: int
@@ -77,7 +78,7 @@ class BreakersReply(Reply, kw_only=True):
 class BreakerFigures(Struct, gc=False):
     """One circuit breaker for Prometheus."""
 
-    queue: str
+    queue: QueueOf
     name: str  # the job name that it applies to; "": all jobs of the queue
     is_open: bool
     opened: int  # how many times it has opened

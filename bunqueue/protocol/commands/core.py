@@ -12,6 +12,7 @@ from bunqueue.model.job import (
     UNDEFINED,
 )
 from bunqueue.model.job_options import RareOptions, Timeout
+from bunqueue.model.marks import PULLED, PULLED_JOBS
 from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
@@ -21,6 +22,7 @@ from bunqueue.protocol.commands.base import (
     Delay,
     Delays,
     ErrorTypes,
+    IdOf,
     Ids,
     JobId,
     JobName,
@@ -33,6 +35,7 @@ from bunqueue.protocol.commands.base import (
     Ok,
     OwnAttempts,
     OwnDelay,
+    OwnId,
     OwnPriority,
     OwnSwitch,
     PollTimeout,
@@ -42,11 +45,13 @@ from bunqueue.protocol.commands.base import (
     Reply,
     RequestId,
     Route,
+    ServerText,
     Tag,
     Text,
     Token,
     Tokens,
     Ttl,
+    WorkerOf,
     command,
     http,
 )
@@ -193,10 +198,10 @@ class JobFields(AddedJob, kw_only=True, omit_defaults=True, gc=False):
     group_id: GroupId | None = None
     priority: AnyPriority | UnsetType = UNSET
     unique_key: Key | None = None
-    job_id: Key | None = None
-    custom_id: Key | None = None  # an alias for job_id
+    job_id: OwnId | None = None
+    custom_id: OwnId | None = None  # an alias for job_id
     depends_on: KeptIds | None = None
-    parent_id: Key | None = None
+    parent_id: OwnId | None = None
     children_ids: KeptIds | None = None
     group_max_size: Annotated[int, Meta(ge=1)] | None = None  # the push is refused when this many are queued
     fair: bool = False  # higher priority comes first within its group, as in the queue; for fair pulls
@@ -245,7 +250,7 @@ class Conflict(Struct, gc=False):
     if it is replaced or superseded, a new job was added."""
 
     action: Action
-    holder: str
+    holder: IdOf
     index: int | UnsetType = UNSET  # in a batch
 
 
@@ -256,10 +261,10 @@ class PushReply(Reply, kw_only=True):
     see DeclareFunctions.
     """
 
-    id: str
+    id: IdOf
     existing: bool | UnsetType = UNSET
     conflict: Conflict | UnsetType = UNSET
-    warnings: list[str] | UnsetType = UNSET
+    warnings: list[ServerText] | UnsetType = UNSET
 
 
 class PlainPush(
@@ -285,23 +290,23 @@ class PushBatchReply(Reply, kw_only=True):
     ``warnings`` is as for PUSH, for at most five of the jobs.
     """
 
-    ids: list[str]
+    ids: list[IdOf]
     existing: list[int] | UnsetType = UNSET
     conflicts: list[Conflict] | UnsetType = UNSET
-    warnings: list[str] | UnsetType = UNSET
+    warnings: list[ServerText] | UnsetType = UNSET
 
 
 class PullReply(Reply, kw_only=True):
     """``job`` is null if none was available; ``token`` is present if the request named an owner."""
 
-    job: Raw | None
+    job: Annotated[Raw | None, PULLED]
     token: str | UnsetType | None = UNSET
 
 
 class PullBatchReply(Reply, kw_only=True):
     """At most ``count`` jobs, fewer if they are large; with ``tokens`` if the request named an owner."""
 
-    jobs: Raw  # a list of jobs, encoded by protocol.job_view
+    jobs: Annotated[Raw, PULLED_JOBS]  # encoded by protocol.job_view
     tokens: list[str] | UnsetType = UNSET
 
 
@@ -309,7 +314,7 @@ class Applied(Struct, gc=False):
     """``applied`` is false if the job already had another outcome."""
 
     applied: bool
-    reason: str
+    reason: ServerText
 
 
 class AckReply(Reply, kw_only=True):
@@ -327,7 +332,7 @@ class FailReply(AckReply, kw_only=True):
 class Ignored(Struct, rename="camel", gc=False):
     """The jobs of a batch whose report came too late to count."""
 
-    ignored_ids: list[str]
+    ignored_ids: list[IdOf]
     ignored_indices: list[int]
 
 
@@ -414,7 +419,7 @@ class Pull(OfQueue[PullReply], tag="PULL"):
     """
 
     timeout: PollTimeout = 0
-    owner: Text | None = None
+    owner: WorkerOf | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
     detach: bool = False
     group: GroupRule | None = None
@@ -429,7 +434,7 @@ class PullBatch(OfQueue[PullBatchReply], tag="PULLB"):
 
     count: PullCount
     timeout: PollTimeout = 0
-    owner: Text | None = None
+    owner: WorkerOf | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
     detach: bool = False
     group: GroupRule | None = None

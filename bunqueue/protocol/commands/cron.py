@@ -14,11 +14,14 @@ from bunqueue.protocol.commands.base import (
     AnsweredBy,
     Command,
     Data,
+    IdOf,
     Key,
     Merge,
+    NameOf,
     Ok,
     Priority,
     QueueName,
+    QueueOf,
     Reach,
     Reply,
     RequestId,
@@ -34,7 +37,9 @@ from bunqueue.protocol.moments import MaybeMoment, Moment
 
 MAX_INTERVAL_MS = 100 * YEAR_MS
 
-ScheduleName = Annotated[str, Meta(min_length=1, max_length=256, description="unique over all queues")]
+ScheduleName = Annotated[
+    str, Meta(min_length=1, max_length=256, description="unique over all queues"), Mark.NAME
+]
 AppName = Annotated[str, Meta(min_length=1, max_length=256)]
 Interval = Annotated[
     int,
@@ -114,7 +119,7 @@ class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False
     """The last run that pushed a job; times are in epoch ms."""
 
     at_ms: float = msgspec.field(name="at")
-    job_id: str
+    job_id: IdOf
     outcome: str | None = None  # completed, failed, cancelled, expired or removed; None: not ended
     ended_at_ms: float | None = msgspec.field(name="endedAt", default=None)
 
@@ -127,9 +132,9 @@ class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fals
     left out on the wire.
     """
 
-    name: str
+    name: NameOf
     job_name: str
-    queue: str
+    queue: QueueOf
     schedule: str | None
     repeat_every: int | float | None
     next_run_ms: float = msgspec.field(name="nextRun")
@@ -222,8 +227,8 @@ class CronResume(Command[CronReply], tag="CronResume"):
 class CronRunReply(Reply, kw_only=True):
     """The new job; or, if ``existing`` is true, the job that already holds the unique key."""
 
-    id: str
-    queue: str
+    id: IdOf
+    queue: QueueOf
     existing: bool = False
 
 

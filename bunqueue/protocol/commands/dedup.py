@@ -5,6 +5,7 @@ from msgspec import Struct
 from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Data,
+    IdOf,
     Key,
     OfJob,
     OfQueue,
@@ -19,7 +20,7 @@ from bunqueue.protocol.commands.base import (
 class Holder(Struct, rename="camel", gc=False):
     """``job_id`` is null when the key is free."""
 
-    job_id: str | None
+    job_id: IdOf | None
 
 
 class Freed(Struct, gc=False):

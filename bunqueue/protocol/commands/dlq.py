@@ -17,6 +17,7 @@ from bunqueue.protocol.commands.base import (
     OfQueue,
     Ok,
     PageSize,
+    QueueOf,
     Removed,
     Reply,
     Route,
@@ -203,7 +204,7 @@ class DlqStats(Struct, rename="camel", gc=False):
 
     total: int
     by_reason: dict[str, int]
-    by_queue: dict[str, int]
+    by_queue: dict[QueueOf, int]
     pending_retry: int
     expired: int
     oldest_entry_ms: float | None = msgspec.field(name="oldestEntry")

@@ -10,9 +10,12 @@ from bunqueue.protocol.commands.base import (
     Command,
     ContentText,
     Data,
+    IdOf,
     Merge,
+    NameOf,
     OfQueue,
     QueueName,
+    QueueOf,
     Reach,
     Route,
     Tag,
@@ -28,12 +31,12 @@ GroupsShown = Annotated[int, Meta(ge=1, le=1000)]
 class ErrorExample(Struct, rename="camel", gc=False):
     """One failed attempt; ``at`` in epoch ms.  The error and the stack are cut if they are long."""
 
-    job_id: str
+    job_id: IdOf
     name: str
     at_ms: float = msgspec.field(name="at")
     attempt: int
     error: ContentText
-    worker: str | None
+    worker: NameOf | None
     version: str | None
     stack: ContentText | None
 
@@ -54,7 +57,7 @@ class ErrorGroupView(Struct, rename="camel", gc=False):
     minutes without any.
     """
 
-    queue: str
+    queue: QueueOf
     id: str
     error_type: str | None
     pattern: ContentText
@@ -67,7 +70,7 @@ class ErrorGroupView(Struct, rename="camel", gc=False):
     minutes: list[int]
     outcomes: dict[str, int]
     names: dict[str, int]
-    workers: dict[str, int]
+    workers: dict[NameOf, int]
     versions: dict[str, int]
     example: ErrorExample | None
     muted_ms: float | None = msgspec.field(name="muted")

@@ -12,6 +12,7 @@ from bunqueue.protocol.commands.base import (
     Content,
     ContentText,
     Data,
+    IdOf,
     JobId,
     Merge,
     OfJob,
@@ -53,7 +54,7 @@ class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
     shard restarts or 10,000 others have followed.
     """
 
-    id: str
+    id: IdOf
     state: str
     result: Content | UnsetType = UNSET
     error: ContentText | None = None

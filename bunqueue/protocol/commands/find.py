@@ -10,6 +10,7 @@ from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     AnsweredBy,
+    IdOf,
     Merge,
     Message,
     Priority,
@@ -21,6 +22,7 @@ from bunqueue.protocol.commands.base import (
     Scalar,
     Tag,
     Text,
+    WorkerOf,
     command,
     http,
 )
@@ -56,7 +58,7 @@ class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     name: Words = None
     tag: Words = None
     group: Words = None
-    worker: Text | None = None
+    worker: WorkerOf | None = None
     error: Annotated[Text, Mark.CONTENT] | None = None
     error_type: Text | None = None
     created_after: Time | None = None
@@ -151,7 +153,7 @@ class Changed(Struct, gc=False):
 
     changed: int
     skipped: dict[str, int]
-    examples: list[str]
+    examples: list[IdOf]
 
 
 class ChangeReply(Reply, kw_only=True):

@@ -5,18 +5,22 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job_options import Timeout
-from bunqueue.model.marks import Mark
+from bunqueue.model.marks import PULLED_JOBS, Mark
+from bunqueue.model.names import NAMESPACE
 from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Command,
     ContentText,
     Data,
+    IdOf,
     JobId,
-    Key,
     Message,
+    NameOf,
     OfJob,
     Ok,
+    OwnId,
     QueueName,
+    QueueOf,
     Reach,
     Reply,
     Route,
@@ -27,17 +31,19 @@ from bunqueue.protocol.commands.base import (
 )
 from bunqueue.protocol.commands.core import JobFields
 
+Pair = Annotated[str, Mark.PAIR]
+
 
 class FlowJob(Struct, kw_only=True, rename="camel", gc=False):
     """One job of a flow; ``input`` has the fields of a push."""
 
-    id: Key
+    id: OwnId
     queue: Annotated[str, Mark.QUEUE]
     input: JobFields
 
 
 class FlowJobs(Struct, gc=False):
-    jobs: Raw  # a list of jobs, encoded by protocol.job_view
+    jobs: Annotated[Raw, PULLED_JOBS]  # encoded by protocol.job_view
 
 
 class FlowReply(Reply, kw_only=True):
@@ -45,8 +51,8 @@ class FlowReply(Reply, kw_only=True):
 
 
 class ChildValues(Struct, gc=False):
-    values: dict[str, Raw]  # "queue:id" -> result
-    lost: list[str] | UnsetType = (
+    values: dict[Pair, Raw]  # "queue:id" -> result
+    lost: list[IdOf] | UnsetType = (
         UNSET  # ids of children that completed, but whose results are not kept any more
     )
 
@@ -56,7 +62,7 @@ class ChildValuesReply(Reply, kw_only=True):
 
 
 class ChildErrorsReply(Reply, kw_only=True):
-    values: dict[str, str]  # "queue:id" -> error
+    values: dict[Pair, str]  # "queue:id" -> error
 
 
 class RemovedReply(Reply, kw_only=True):
@@ -136,7 +142,12 @@ class RemoveUnprocessedChildren(OfJob[Ok], tag="RemoveUnprocessedChildren"):
 # Flows with an id, whose jobs have names
 
 _NAME = r"^[A-Za-z0-9_.-]{1,200}$"
-FlowId = Annotated[str, Meta(pattern=_NAME, description="1 to 200 characters of [a-zA-Z0-9_.-]")]
+FlowId = Annotated[str, Meta(pattern=_NAME, description="1 to 200 characters of [a-zA-Z0-9_.-]"), Mark.NAME]
+KnownFlow = Annotated[  # with its namespace, for clients that live in none
+    str,
+    Meta(pattern=rf"^({NAMESPACE}/)?{_NAME[1:]}", description="1 to 200 characters of [a-zA-Z0-9_.-]"),
+    Mark.NAME,
+]
 NodeName = Annotated[str, Meta(pattern=_NAME, description="1 to 200 characters of [a-zA-Z0-9_.-]")]
 MAX_NODES = 10_000  # of one command, and of one answer
 
@@ -158,7 +169,7 @@ class FlowNode(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fals
 class FlowAdded(Struct, gc=False):
     """The ids of the jobs, in the order of the command."""
 
-    ids: list[str]
+    ids: list[IdOf]
 
 
 @http("POST /flows/{flow}", Tag.FLOWS)
@@ -182,8 +193,8 @@ class NodeView(Struct, rename="camel", gc=False):
     it depends on, ``pending`` those that it is still waiting for."""
 
     name: str
-    id: str
-    queue: str
+    id: IdOf
+    queue: QueueOf
     job: str  # the name of the job
     state: str
     after: list[str]
@@ -213,7 +224,7 @@ class FlowView(Struct, rename="camel", gc=False):
     """``state`` is running while any job has not ended; then failed, cancelled or completed.  ``more``: there
     are more than 10,000 jobs, and the rest is left out.  ``batch`` is null unless some jobs gather."""
 
-    id: str
+    id: NameOf
     state: str
     counts: dict[str, int]  # state -> jobs
     nodes: list[NodeView]
@@ -227,7 +238,7 @@ class GetFlow(Command[Data[FlowView]], tag="GetFlow"):
     """Get the jobs of a flow with their states, errors and dependencies, oldest first.  Removed jobs are left
     out."""
 
-    flow: FlowId
+    flow: KnownFlow
 
 
 MAX_LISTED, COUNTED = 100, 1_000
@@ -238,7 +249,7 @@ class FlowLine(Struct, rename="camel", gc=False):
     others, and ``state`` is null unless one of the counted jobs has not ended.  ``open`` is null if the flow
     is not a batch."""
 
-    id: str
+    id: NameOf
     state: str | None
     counts: dict[str, int]  # state -> jobs
     created_at: float  # when its oldest job was added, epoch ms
@@ -251,7 +262,7 @@ class FlowList(Struct, rename="camel", gc=False):
     or even empty."""
 
     flows: list[FlowLine]
-    cursor: str | None
+    cursor: NameOf | None
 
 
 @http("GET /flows", Tag.FLOWS)
@@ -260,9 +271,9 @@ class ListFlows(Command[Data[FlowList]], tag="ListFlows"):
     """List flows with ids, in alphabetical order: all of them, or those whose ids begin with ``prefix``, and
     that have a job in ``queue``."""
 
-    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,200}$")] = ""
+    prefix: Annotated[str, Meta(pattern=rf"^({NAMESPACE}/)?[A-Za-z0-9_.-]{{0,200}}$"), Mark.NAME] = ""
     queue: QueueName | None = None
-    after: Annotated[str, Meta(max_length=1_000)] = ""
+    after: Annotated[str, Meta(max_length=1_000), Mark.ID] = ""  # of a flow, or a job of it
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
 
 
@@ -272,7 +283,7 @@ class CloseFlow(Command[Data[FlowAdded]], tag="CloseFlow"):
     """Make the jobs that gather wait for the jobs that the flow has now, and for no others.  The answer has
     the ids of these jobs."""
 
-    flow: FlowId
+    flow: KnownFlow
 
 
 class FlowStopped(Struct, gc=False):
@@ -288,7 +299,7 @@ class CancelFlow(Command[Data[FlowStopped]], tag="CancelFlow"):
     """Cancel all jobs of a flow that have not ended.  They become dead letters, so the flow can be retried.
     The workers of active jobs have ``grace`` ms to stop them."""
 
-    flow: FlowId
+    flow: KnownFlow
     reason: Message | None = None
     grace: Timeout = 10_000
 
@@ -305,5 +316,5 @@ class RetryFlow(Command[Data[FlowRetried]], tag="RetryFlow"):
     """Run the dead jobs of a flow again, each when the jobs that it waits for have completed.  With ``node``,
     run that job and all that follow it again, including completed ones."""
 
-    flow: FlowId
+    flow: KnownFlow
     node: NodeName | None = None

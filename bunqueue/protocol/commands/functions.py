@@ -17,6 +17,7 @@ from bunqueue.protocol.commands.base import (
     Ok,
     OwnPriority,
     QueueName,
+    QueueOf,
     Reach,
     Reply,
     Route,
@@ -99,7 +100,7 @@ class FunctionView(Struct, rename="camel", kw_only=True, gc=False):
     out.
     """
 
-    queue: str
+    queue: QueueOf
     name: str
     aliases: list[str]
     description: str

@@ -10,12 +10,15 @@ from bunqueue.protocol.commands.base import (
     Command,
     ContentText,
     Data,
+    IdOf,
     Merge,
+    NameOf,
     Offset,
     OfJob,
     OfQueue,
     Reply,
     Route,
+    ServerText,
     Tag,
     command,
     http,
@@ -35,7 +38,7 @@ class AttemptView(Struct, rename="camel", gc=False):
     """
 
     number: int
-    worker: str | None
+    worker: NameOf | None
     started_at_ms: float | None = msgspec.field(name="startedAt")
     ended_at_ms: float = msgspec.field(name="endedAt")
     outcome: str
@@ -68,9 +71,9 @@ class WaitReason(Struct, gc=False):
     """
 
     kind: str
-    text: str
+    text: ServerText
     until_ms: float | None = msgspec.field(default=None, name="until")
-    ids: list[str] = []
+    ids: list[IdOf] = []
 
     until = MaybeMoment("until_ms")
 

@@ -14,10 +14,12 @@ from bunqueue.protocol.commands.base import (
     Across,
     Command,
     Data,
+    IdOf,
     Merge,
     OfQueue,
     Ok,
     QueueName,
+    QueueOf,
     Reach,
     Reply,
     Route,
@@ -138,7 +140,7 @@ class Times(Struct, gc=False):
 class QueueFigures(Struct, gc=False):
     """One queue for Prometheus."""
 
-    name: str
+    name: QueueOf
     waiting: int
     delayed: int
     active: int
@@ -159,7 +161,7 @@ class QueueFigures(Struct, gc=False):
 class DroppedFigures(Struct, gc=False):
     """A queue with dropped dead letters."""
 
-    queue: str
+    queue: QueueOf
     too_many: int
     too_old: int
     last_at_ms: float
@@ -347,7 +349,7 @@ class DashboardOverviewReply(Reply, kw_only=True):
 class QueueOverview(Struct, rename="camel", gc=False):
     """``waiting`` counts the ready jobs without a priority, ``prioritized`` those with one."""
 
-    name: str
+    name: QueueOf
     waiting: int
     prioritized: int
     delayed: int
@@ -374,7 +376,7 @@ class QueueOverviews(Struct, gc=False):
 class JobSketch(Struct, rename="camel", gc=False):
     """A summary of a job; times are in epoch ms, ``progress`` in percent."""
 
-    id: str
+    id: IdOf
     priority: int
     created_at_ms: float = msgspec.field(name="createdAt")
     run_at_ms: float = msgspec.field(name="runAt")
@@ -397,7 +399,7 @@ class QueueJobs(Struct, gc=False):
 class QueueDetails(Struct, rename="camel", gc=False):
     """``counts`` has the counts of GetJobCounts in version 3, plus totals since the start."""
 
-    name: str
+    name: QueueOf
     counts: dict[str, int]
     paused: bool
     priority_counts: dict[str, int]

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from bunqueue.model.marks import JOB, JOBS
+from bunqueue.model.marks import JOB, JOBS, Mark
 from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Command,
     ContentText,
+    IdOf,
     JobId,
     Message,
     Offset,
@@ -40,15 +41,15 @@ class StateReply(Reply, kw_only=True):
     """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``.  ``explanation``, if
     present, says what happened to an ``unknown`` job: it was a dead letter, and was dropped recently."""
 
-    id: str
+    id: IdOf
     state: str
-    explanation: ContentText | UnsetType = UNSET
+    explanation: Annotated[ContentText, Mark.TEXT] | UnsetType = UNSET
 
 
 class ResultReply(Reply, kw_only=True):
     """``result`` is the result in the ACK; it is absent if the ACK did not contain a result."""
 
-    id: str
+    id: IdOf
     result: Raw | UnsetType = UNSET
 
 

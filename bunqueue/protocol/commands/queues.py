@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bunqueue.model.rights import Verb
-from bunqueue.protocol.commands.base import OfQueue, Ok, Reply, Route, Tag, command, http
+from bunqueue.protocol.commands.base import IdOf, OfQueue, Ok, QueueOf, Reply, Route, Tag, command, http
 from bunqueue.protocol.commands.query import CountReply
 
 Age = Annotated[float, Meta(ge=0, le=10**15)]  # ms
@@ -20,13 +20,13 @@ class CleanReply(Reply, kw_only=True):
     """The jobs that were removed."""
 
     count: int
-    ids: list[str]
+    ids: list[IdOf]
 
 
 class PriorityCountsReply(Reply, kw_only=True):
     """``counts`` has the number of waiting and delayed jobs by priority."""
 
-    queue: str
+    queue: QueueOf
     counts: dict[str, int]
 
 

@@ -4,12 +4,14 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from bunqueue.model.marks import QUEUES
 from bunqueue.model.rights import ANYBODY, Verb
 from bunqueue.protocol.commands.base import (
     LARGEST,
     Command,
     Merge,
     Ok,
+    QueueOf,
     Reach,
     Reply,
     Route,
@@ -42,7 +44,7 @@ class PingReply(Reply, kw_only=True):
 
 
 class QueueInfo(Struct, gc=False):
-    name: str
+    name: QueueOf
     waiting: int
     delayed: int
     active: int
@@ -53,7 +55,7 @@ class ListQueuesReply(Reply, kw_only=True):
     """``queues`` holds QueueInfo maps in version 2, and only names in version 3 unless ``details`` are asked
     for."""
 
-    queues: Raw  # a list, encoded entry by entry
+    queues: Annotated[Raw, QUEUES]  # a list, encoded entry by entry
 
 
 class ServerStats(Struct, rename="camel", gc=False):

@@ -13,6 +13,7 @@ from bunqueue.protocol.commands.base import (
     Message,
     Ok,
     QueueName,
+    QueueOf,
     Reach,
     Removed,
     Reply,
@@ -33,7 +34,7 @@ class AddedWebhook(Struct, rename="camel", gc=False):
     webhook_id: str
     url: str
     events: list[str]
-    queue: str | None  # null: all queues
+    queue: QueueOf | None  # null: all queues
     created_at_ms: float = msgspec.field(name="createdAt")  # epoch ms
 
     created_at = Moment("created_at_ms")
@@ -45,7 +46,7 @@ class WebhookInfo(Struct, rename="camel", gc=False):
     id: str
     url: str
     events: list[str]
-    queue: str | None
+    queue: QueueOf | None
     created_at_ms: float = msgspec.field(name="createdAt")
     last_triggered_ms: float | None = msgspec.field(name="lastTriggered")
     success_count: int

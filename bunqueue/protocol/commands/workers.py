@@ -5,28 +5,34 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from bunqueue.model.marks import Mark
 from bunqueue.model.rights import Verb
 from bunqueue.protocol.commands.base import (
     Command,
     Data,
+    IdOf,
     JobName,
+    NameOf,
     QueueName,
+    QueueOf,
     Reach,
     Removed,
     Reply,
     Route,
     Tag,
     Text,
+    WorkerOf,
     command,
     http,
 )
 from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.moments import Moment
 
-WorkerId = Annotated[str, Meta(max_length=256)]
+WorkerId = WorkerOf
 Amount = Annotated[int, Meta(ge=0, le=10**15)]
 Names = Annotated[list[JobName], Meta(max_length=1000)]
 Slots = Annotated[int, Meta(ge=1, le=1_000_000)]
+CurrentJob = Annotated[str, Meta(max_length=256), Mark.ID]
 Stop = Literal["grace", "drain"]
 """How a worker stops: it takes no more jobs, and those that run have its grace to end, or all the time that
 they need."""
@@ -35,9 +41,9 @@ they need."""
 class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A registered worker.  Times are in ms; the counts are from its last heartbeat."""
 
-    id: str
+    id: NameOf
     name: str
-    queues: list[str]
+    queues: list[QueueOf]
     concurrency: int
     hostname: str
     pid: int
@@ -47,11 +53,11 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     active_jobs: int
     processed_jobs: int
     failed_jobs: int
-    current_job: str | None
+    current_job: IdOf | None
     uptime: float  # since registered_at
     paused: bool = False  # it takes no jobs, according to its last heartbeat; absent if false
     names: list[str] | None = None  # of the jobs that it runs; absent if it does not declare them
-    names_by_queue: dict[str, list[str]] | None = None  # for these queues, instead of `names`
+    names_by_queue: dict[QueueOf, list[str]] | None = None  # for these queues, instead of `names`
 
     registered_at = Moment("registered_at_ms")
     last_seen = Moment("last_seen_ms")
@@ -60,7 +66,7 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
 class Registered(WorkerInfo, kw_only=True, rename="camel", gc=False):
     """The answer to a registration."""
 
-    worker_id: str
+    worker_id: NameOf
 
 
 class RegisterWorkerReply(Reply, kw_only=True):
@@ -143,7 +149,7 @@ class Heartbeat(Command[WorkerHeartbeatReply], tag="Heartbeat"):
     active_jobs: Amount | None = None
     processed: Amount | None = None
     failed: Amount | None = None
-    current_job: Text | None = None
+    current_job: CurrentJob | None = None
     paused: bool | None = None
     concurrency: Slots | None = None
     wish: Amount | None = None  # the number of the last request that was carried out; 0: no request

@@ -19,13 +19,16 @@ from bunqueue.protocol.commands.base import (
     ContentText,
     Data,
     Delay,
+    IdOf,
     JobId,
     Key,
     Merge,
+    NameOf,
     OfJob,
     OfQueue,
     Ok,
     QueueName,
+    QueueOf,
     Refusal,
     Reply,
     Route,
@@ -106,7 +109,7 @@ class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     wait: float | UnsetType = UNSET  # remaining ms until then
     result: Raw | UnsetType = UNSET
     error: str | UnsetType = UNSET
-    child: str | UnsetType = UNSET  # the id of the job
+    child: IdOf | UnsetType = UNSET  # the id of the job
     refused: Refusal | UnsetType = UNSET
 
 
@@ -129,12 +132,12 @@ class StepView(Struct, kw_only=True, rename="camel", gc=False):
     started_at: float
     ended_at: float | None = None
     until: float | None = None
-    worker: str | None = None
+    worker: NameOf | None = None
     arguments: str | None = None
     signal: str | None = None
     key: str | None = None
-    child: str | None = None
-    child_queue: str | None = None
+    child: IdOf | None = None
+    child_queue: QueueOf | None = None
     undo: bool = False
     error: ContentText | None = None
     size: int = 0
@@ -195,8 +198,8 @@ class WorkflowView(Struct, kw_only=True, rename="camel", gc=False):
     absent if it has not.  ``waits`` has its first 100 open waits for signals, ``signals`` the signals that no
     wait has taken.  ``steps`` and ``next`` are a page as in GetSteps."""
 
-    id: str
-    queue: str
+    id: IdOf
+    queue: QueueOf
     name: str
     state: str
     generation: int

@@ -33,6 +33,7 @@ class Entry(Struct, omit_defaults=True, rename="camel", kw_only=True):
 
     at: int
     who: str = ""  # the identity; "" on a server without identities
+    namespace: str = ""  # what the identity lives in: the names in ``on`` are those of this namespace
     address: str = ""
     over: str = ""  # tcp, http or ws
     what: str  # the command

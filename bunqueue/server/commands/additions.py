@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from msgspec import to_builtins
-
 from bunqueue.model.scope import Scope
-from bunqueue.protocol.commands.workers import WorkerList
+from bunqueue.protocol.commands.workers import WorkerInfo, WorkerList
+from bunqueue.protocol.namespaces import answers
 from bunqueue.server.links.gather import Answer
 
 from .router_figures import RouterFigures
@@ -66,10 +65,11 @@ class Additions:
             figures = self._figures()
             data["memory"]["rss"] += _memory(figures) / MB
             data["collections"]["connections"] = figures.connections
+        prefix = "" if scope is None else scope.prefix
         data["workers"] = {
             "total": workers.stats.total,
             "active": workers.stats.active,
-            "list": to_builtins(workers.workers[:MAX_LISTED]),
+            "list": [answers(prefix).value(WorkerInfo, each) for each in workers.workers[:MAX_LISTED]],
         }
 
 

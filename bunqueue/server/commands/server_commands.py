@@ -146,7 +146,8 @@ class ServerCommands:
         scope = connection.scope
         if scope is not None and not scope.is_everywhere and not command.queues:
             text = "a worker of an identity for some queues only says on which of them it works"
-            raise CommandError(text, Code.FORBIDDEN, field="queues", bound=", ".join(scope.identity.queues))
+            bound = ", ".join(scope.identity.queues or ("*",))
+            raise CommandError(text, Code.FORBIDDEN, field="queues", bound=bound)
         self.workers.check_seen(command.worker_id, scope)
         return self.workers.register(connection.number, command, self.now(), born=born)
 

@@ -75,6 +75,8 @@ def _means(text: str, rows: Rows) -> bool:
 def table(name: str, row: IdentityRow) -> str:
     """The table of an identity, as TOML."""
     lines = [f"[identities.{name}]", f"role = {_text(row.role)}"]
+    if row.namespace:
+        lines.append(f"namespace = {_text(row.namespace)}")
     if row.queues:
         lines.append(f"queues = [{', '.join(map(_text, row.queues))}]")
     if row.expires is not None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from bunqueue.model.names import hint
+from bunqueue.model.names import NAMESPACE, hint
 from bunqueue.model.rights import MEANINGS, ROLES, Identity, Verb, names_of, verbs_named
 from bunqueue.model.scope import MAX_PATTERNS, pattern_problem
 
@@ -63,6 +63,8 @@ class IdentityRow(Struct, forbid_unknown_fields=True, omit_defaults=True):
     tokens: Annotated[list[TokenRow], Meta(max_length=64)] = []
     queues: Annotated[list[str], Meta(min_length=1, max_length=MAX_PATTERNS)] | None = None
     """Patterns of the queues that it is for; None: all queues."""
+    namespace: Annotated[str, Meta(pattern=rf"^({NAMESPACE})?\Z")] = ""
+    """What it lives in; "": in none."""
 
     def __post_init__(self) -> None:
         self.certificate = self.names
@@ -256,7 +258,7 @@ def _check_twice(rows: Mapping[str, IdentityRow], places: _Places) -> None:
 def _entry(name: str, row: IdentityRow, roles: Mapping[str, Verb], path: str) -> Entry:
     stored = {token.id: _stored(token) for token in row.tokens}
     plain = (_secret(f"the token_file of {name}", row.token_file, path, MIN_PLAIN),) if row.token_file else ()
-    identity = Identity(name, roles[row.role], tuple(row.queues or ()))
+    identity = Identity(name, roles[row.role], tuple(row.queues or ()), row.namespace)
     return Entry(identity, _epoch(row.expires), stored, plain, tuple(row.names))
 
 

@@ -10,6 +10,7 @@ from bunqueue.protocol.commands import Command
 from bunqueue.protocol.commands.core import Pull, PullBatch
 from bunqueue.protocol.commands.events import WaitJob, WaitJobs
 
+from ..scoped import as_sent
 from ..state import Client, JobWait, State, Waiter
 
 
@@ -19,11 +20,13 @@ def parked(state: State) -> Iterator[tuple[Client, bytes]]:
     for until, _, waiter in sorted(state.poll_ends.entries, key=lambda entry: entry[:2]):
         if not waiter.done and not waiter.client.closed:
             waiter.done = True
-            yield waiter.client, encode_reply(_pull(waiter, max(1, until - state.now)))
+            command = _pull(waiter, max(1, until - state.now))
+            yield waiter.client, encode_reply(as_sent(waiter.client, command))
     for until, _, wait in sorted(state.wait_ends.entries, key=lambda entry: entry[:2]):
         if not wait.done and not wait.client.closed:
             wait.done = True
-            yield wait.client, encode_reply(_wait(state, wait, max(1, until - state.now)))
+            asked = _wait(state, wait, max(1, until - state.now))
+            yield wait.client, encode_reply(as_sent(wait.client, asked))
 
 
 def _pull(waiter: Waiter, timeout: int) -> Command:

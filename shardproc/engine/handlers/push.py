@@ -24,6 +24,7 @@ from bunqueue.model.job import (
     JobOptions,
 )
 from bunqueue.model.job_options import RARE_OPTIONS
+from bunqueue.model.names import outside
 from bunqueue.model.workflow import UNAMBIGUOUS, Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
@@ -482,7 +483,7 @@ def _make_room(
 ) -> None:
     """Make room for new jobs in a bounded queue.  CommandError if it is full."""
     for job in space.room_for(queue, payloads, leaving):
-        job.error = f"dropped, as newer jobs came and the queue {queue.name} was full"
+        job.error = f"dropped, as newer jobs came and the queue {outside(queue.name, queue.name)} was full"
         transitions.remove(state, queue, job, reason=QUEUE_FULL)
 
 

@@ -52,7 +52,7 @@ def recover(state: State, key: str, value: str) -> None:
 def add_webhook(state: State, client: Client, command: AddWebhook) -> Data[AddedWebhook]:
     _check(state, command)
     if client.scope is not None and is_limited(client) and command.queue is None:
-        bound = ", ".join(client.scope.identity.queues)
+        bound = ", ".join(client.scope.identity.queues or ("*",))
         text = f"a webhook of {client.scope.identity.name} needs a queue that it is for: {bound}"
         raise CommandError(text, Code.FORBIDDEN, field="queue", bound=bound)
     if len(state.webhooks) >= MAX_WEBHOOKS:

@@ -63,4 +63,6 @@ def _notify_worker(state: State, job: Job) -> None:
     if client is not None and client.signals:
         notice = notice_of(job, lock.token, state.now)
         assert notice is not None
+        if client.scope is not None:
+            notice.id = client.scope.outside(notice.id)
         state.out.notices.append((client.conn, cancel_frame(notice)))

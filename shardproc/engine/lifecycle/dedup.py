@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from bunqueue.model.job import ACTIVE, Extra, Job
+from bunqueue.model.names import outside
 from bunqueue.model.unique import EXTEND, REJECT, REPLACE, SUPERSEDE, holds_key, mask
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -197,7 +198,8 @@ class Claims:
 
     def _stop(self, job: Job, follower: Job, dedup: Dedup) -> None:
         """Stop a running job; another one begins when it has ended."""
-        goes_on = stop(self._state, job, f"superseded by job {follower.id}", int(dedup.grace))
+        why = f"superseded by job {outside(job.queue, follower.id)}"
+        goes_on = stop(self._state, job, why, int(dedup.grace))
         assert follower.extra is not None
         if not goes_on:
             follower.extra.after = None

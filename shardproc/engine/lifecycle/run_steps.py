@@ -53,7 +53,8 @@ def ended(state: State, job: Job, number: int, status: str) -> None:
     elif job.lock is not None:
         client = state.clients.get(job.lock.conn)
         if client is not None and client.signals:
-            frame = wake_frame(WakeNotice(job.id, job.lock.token, number))
+            job_id = job.id if client.scope is None else client.scope.outside(job.id)
+            frame = wake_frame(WakeNotice(job_id, job.lock.token, number))
             state.out.notices.append((client.conn, frame))
 
 

@@ -12,6 +12,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import REMOVED, Job
+from bunqueue.model.names import outside
 from bunqueue.model.scope import read_scope
 from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED
 from bunqueue.protocol.commands import CommandError
@@ -160,7 +161,7 @@ def handle_ends(state: State) -> None:
         if isinstance(news, ChildEnd):
             _ended(state, news.outcome, news.parents)
         else:
-            cancel_all(state, news, f"its workflow {news.id} has ended")
+            cancel_all(state, news, f"its workflow {outside(news.queue, news.id)} has ended")
             run_steps.end_waits(state, news)
 
 

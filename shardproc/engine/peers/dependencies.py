@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Raw
 
 from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
+from bunqueue.model.names import outside
 from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
@@ -224,7 +225,8 @@ def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
         if policy == messages.WAIT:
             return False
         if policy == messages.FAIL_PARENT:
-            transitions.fail_blocked(state, job, f"Child job {outcome.id} failed: {outcome.error}")
+            child = outside(job.queue, outcome.id)
+            transitions.fail_blocked(state, job, f"Child job {child} failed: {outcome.error}")
             return True
         if policy == messages.REMOVE_DEPENDENCY:
             extra.depends_on = [dep for dep in extra.depends_on if dep != outcome.id]

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Extra, Job
+from bunqueue.model.names import prefix_of
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Data, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
@@ -100,6 +101,9 @@ def _seen(client: Client, by_child: dict[str, V]) -> dict[str, V]:
 
 def _is_seen(client: Client, child: str) -> bool:
     """Whether the queue of a "queue:id" exists; a queue may have colons in its name, and an id as well."""
+    prefix = "" if client.scope is None else client.scope.prefix
+    if prefix and f":{prefix}" in child:  # where an id begins that a client has chosen
+        return allows(client, child.partition(f":{prefix}")[0])
     parts = child.split(":")
     return all(allows(client, ":".join(parts[:count])) for count in range(1, len(parts)))
 
@@ -177,9 +181,10 @@ def names_parent(data: bytes, parent: str) -> bool:
     if MARK not in data:
         return False
     try:
-        return _decode_text(_decode_map(data)["__parentId"]) == parent
+        named = _decode_text(_decode_map(data)["__parentId"])
     except (KeyError, *DECODE_ERRORS):
         return False
+    return parent == named or parent == f"{prefix_of(parent)}{named}"
 
 
 def find_parents(
@@ -407,8 +412,9 @@ def _set_parent(state: State, child: Job, parent: str, queue: str) -> None:
     except DECODE_ERRORS:  # its data is not a map
         fields = None
     if fields is not None:
-        fields["__parentId"] = Raw(_encode(parent))
-        fields["__parentQueue"] = Raw(_encode(queue))
+        prefix = prefix_of(queue)  # nothing within a namespace has it
+        fields["__parentId"] = Raw(_encode(parent.removeprefix(prefix)))
+        fields["__parentQueue"] = Raw(_encode(queue.removeprefix(prefix)))
         space.change_data(state.queues[child.queue], child, _encode(fields))
     state.out.touch(child, ROW)
 

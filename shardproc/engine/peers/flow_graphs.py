@@ -236,7 +236,8 @@ def list_flows(state: State, client: Client, command: ListFlows) -> Steps:
     for a later page."""
     shards = range(state.shards) if command.queue is None else [_shard_of(state, command.queue)]
     scope = client.scope.wire if client.scope is not None and is_limited(client) else b""
-    question = messages.Flows(command.prefix, command.queue, command.after, command.limit + 1, scope)
+    prefix = command.prefix or ("" if client.scope is None else client.scope.prefix)
+    question = messages.Flows(prefix, command.queue, command.after, command.limit + 1, scope)
     flows, end = yield from _some_flows(state, shards, question)
     while scope and not flows and end is not None:  # it would be the id of a job of another queue
         question = structs.replace(question, after=end)

@@ -469,7 +469,7 @@ def test_commands_about_no_flow_say_so(world: World) -> None:
     for command in ("GetFlow", "CancelFlow", "RetryFlow"):
         assert (world.ask(cmd=command, flow="nobody") or {})["error"] == "Flow not found: nobody"
         refused = (world.ask(cmd=command, flow="a:b") or {})["error"]
-        assert refused == "flow must match ^[A-Za-z0-9_.-]{1,200}$"
+        assert refused == "flow must match ^([a-z0-9][a-z0-9-]{0,31}/)?[A-Za-z0-9_.-]{1,200}$"
 
 
 def test_a_flow_is_not_mistaken_for_another_whose_id_begins_alike(world: World) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from msgspec import UNSET, Raw
 
+from bunqueue.model.names import outside
 from bunqueue.model.schedule import times_between
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -151,7 +152,9 @@ def _push(state: State, schedule: Schedule, at: int, by: str | None = None) -> t
 
 def _job_fields(schedule: Schedule) -> JobFields:
     """The job of a run, as a client would push it."""
-    overlap_key = f"cron:{schedule.name}" if schedule.prevent_overlap and schedule.overlap != QUEUE else None
+    overlap_key = None
+    if schedule.prevent_overlap and schedule.overlap != QUEUE:
+        overlap_key = f"cron:{outside(schedule.queue, schedule.name)}"
     options = schedule.job_options or _NO_OPTIONS
     return JobFields(
         data=Raw(schedule.data),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bunqueue.model.job import Job
 from bunqueue.model.states import STATES
 from bunqueue.protocol.commands.find import Plan as Shown
 from bunqueue.protocol.commands.find import Wanted
-from bunqueue.protocol.search.conditions import DEAD, LIVE, Condition, matches
+from bunqueue.protocol.search.conditions import CONTAINS, DEAD, LIVE, Condition, matches
 from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
 from bunqueue.protocol.search.wanted import conditions_of
 
@@ -67,7 +67,7 @@ class Plan(Struct):
 
 def plan(state: State, client: Client, wanted: Wanted, cursor: Cursor, *, asc: bool, until: int) -> Plan:
     """The way to find jobs beyond a cursor, with numbers below ``until``."""
-    conditions = conditions_of(wanted, cursor.at)
+    conditions = _within(client, conditions_of(wanted, cursor.at))
     queues = _queues(state, client, wanted, conditions)
     rest = [condition for condition in conditions if condition.field != "queue"]
     kinds = _kinds(rest)
@@ -84,6 +84,19 @@ def plan(state: State, client: Client, wanted: Wanted, cursor: Cursor, *, asc: b
     if ranges != [(first, last)]:
         by = [*used, *by]
     return Plan(rest, queues, criteria, live, ranges if asc else ranges[::-1], jobs, by, most)
+
+
+def _within(client: Client, conditions: Sequence[Condition]) -> Sequence[Condition]:
+    """Conditions with the names that the server has for them."""
+    prefix = "" if client.scope is None else client.scope.prefix
+    if not prefix:
+        return conditions
+    return [
+        structs.replace(each, values=tuple(f"{prefix}{value}" for value in each.values))
+        if each.field in ("queue", "worker") and each.comparison != CONTAINS
+        else each
+        for each in conditions
+    ]
 
 
 def _size_of(queue: QueueState) -> int:

@@ -13,6 +13,7 @@ from bunqueue.model.job import (
     UNDEFINED,
     Job,
 )
+from bunqueue.model.names import outside
 from bunqueue.model.workflow import COMPLETED as COMPLETED_STEP
 from bunqueue.model.workflow import SKIPPED, UNDO, UNDO_MARK, UNDONE, Undoing
 from bunqueue.protocol.codes import Code
@@ -48,7 +49,7 @@ def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
     if job.state in FINISHED:
         _check_key(state, job)
     if head is not None:
-        children.cancel_all(state, job, f"its workflow {job.id} is retried", head.number)
+        children.cancel_all(state, job, f"its workflow {outside(job.queue, job.id)} is retried", head.number)
         undo.forget_steps(state, job, head.number)
     if job.state in FINISHED:
         _revive(state, job, keeps_steps=head is not None)

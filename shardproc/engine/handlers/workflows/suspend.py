@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import NIL, UNDEFINED, Job
+from bunqueue.model.names import outside
 from bunqueue.model.workflow import CHILD, FAILED, REMEMBERED_MS, SIGNAL, Waits
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
@@ -71,7 +72,7 @@ def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
         transitions.cancel(state, job)
         return Ok()
     with_run(state, job)
-    children.cancel_all(state, job, f"its workflow {job.id} has begun again")
+    children.cancel_all(state, job, f"its workflow {outside(job.queue, job.id)} has begun again")
     undo.forget_steps(state, job, 1)
     state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, 0, 0)))
     state.out.runs.append((Op.FORGET_TAKEN, (job.seq, state.now - REMEMBERED_MS)))
