@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from msgspec import DecodeError, to_builtins
+from msgspec import DecodeError
 from msgspec.msgpack import Decoder, Ext
+from msgspec.structs import asdict
 
 from bunqueue.model.job import Extra, JobOptions
 
@@ -74,7 +75,7 @@ def job_option(name: str, stored: bytes | None) -> Any:
 
 def job_options(stored: bytes | None) -> str:
     """All options of a job as JSON."""
-    return to_json(to_builtins(_DEFAULT_OPTIONS if stored is None else _decode_options(stored)))
+    return to_json(asdict(_DEFAULT_OPTIONS if stored is None else _decode_options(stored)))
 
 
 def job_extra(name: str, stored: bytes | None) -> Any:
