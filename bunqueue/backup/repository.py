@@ -129,10 +129,10 @@ class Repository:
         if kept.format > FORMAT:
             raise TargetError(f"{self.target.where} was written by a newer version of bunqueue: upgrade it")
         if kept.key != self._fingerprint:
-            how = "not encrypted: leave out --key-file"
+            how = "not encrypted: leave out the key"
             if kept.key:
                 how = "encrypted with another key" if self._fingerprint else "encrypted"
-                how += ": give the file of their key with --key-file"
+                how += ": give the file of their key with --key-file, or to a server with --backup-key"
             raise KeyRefused(f"the backups in {self.target.where} are {how}")
         self._server = kept.server
         return kept

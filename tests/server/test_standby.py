@@ -67,6 +67,9 @@ def test_it_shows_refuses_and_takes_over(make_server: StartServer, tmp_path: Pat
     found = {each["check"]: each["status"] for each in cli.json("doctor", status=None)}
     assert found["standby"] == "ok"
 
+    refused_copy = cli("snapshot", "--data-dir", str(tmp_path / "standby"), "--out", "x", status=exits.USAGE)
+    assert "is that of a standby: start it with --follow" in refused_copy.err
+
     follower = next(child for child in children(standby.pid) if runs(child.pid, "following"))
     follower.kill()
     standby.shard(0).kill()

@@ -129,11 +129,6 @@ def open_data_folder(folder: Path, shards: int, *, store: str = "") -> None:
     ``store``: the id of the store that keeps the jobs; "" without one.
     """
     with _usable(folder):
-        if is_standby(folder):
-            refuse(
-                folder,
-                "is that of a standby: start it with --follow, and make it the primary with bunqueue promote",
-            )
         if is_resharded(folder):
             refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
         if (folder / REPAIR / "ready.json").exists():
@@ -418,6 +413,11 @@ def _read(folder: Path) -> Manifest | None:
         newest = FORMAT_WITH_STORE if made.store else FORMAT
         found = read_whole(path, Manifest) if made.format <= newest else None
     except FileNotFoundError:
+        if is_standby(folder):
+            refuse(
+                folder,
+                "is that of a standby: start it with --follow, and make it the primary with bunqueue promote",
+            )
         if any(folder.glob("shard-*.db")):
             refuse(folder, f"has shards but no {NAME}; restore that file from a backup of the folder")
         return None
