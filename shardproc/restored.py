@@ -1,8 +1,8 @@
-"""``python -m shardproc.restored FOLDER WANTED``: proves that files which no server has used yet are good,
-and makes them ready for one.
+"""``python -m shardproc.restored FOLDER SHARD WANTED``: proves that a shard's file is good before a server
+uses it, and makes it ready for one. Nobody else may use the folder meanwhile.
 
-The files are recounted, and the engine of each shard is started on its file, as a server would. Writes what
-`recount` writes, then for each shard:
+The file is recounted, and the shard's engine is started on it, as a server would. Writes what `recount`
+writes, then:
 
     started     the jobs in memory
     active      those that were running, by queue
@@ -10,7 +10,7 @@ The files are recounted, and the engine of each shard is started on its file, as
     dropped     the queues that were removed
     kept, left  the number of other queues, and of their jobs in memory
 
-If an engine does not start, it writes one line for people to standard error.
+If the engine does not start, it writes one line for people to standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 
 from bunqueue.logs import configure_logging
 from bunqueue.protocol.commands import CommandError
-from bunqueue.server.folder.data_folder import DataFolderError, own_data_folder, read_identified, shard_file
+from bunqueue.server.folder.data_folder import DataFolderError, read_identified, shard_file
 from bunqueue.server.folder.shard_identity import Identity
 from bunqueue.server.host.lifeline import end_with_parent
 from bunqueue.text import printable
@@ -48,22 +48,20 @@ class Wanted(msgspec.Struct):
 
     skips_missed: bool = False  # schedules go on with their next times, counted from now
     queues: list[str] = []  # patterns of the queues to keep, as in ``mail.*``; none: all
-    is_foreign: bool = False  # the files come from another folder or a store: they become this folder's
+    is_foreign: bool = False  # the file comes from another folder or a store: it becomes this folder's
 
 
-def main(folder: Path, wanted: Wanted) -> int:
+def main(folder: Path, shard: int, wanted: Wanted) -> int:
     """Run it; returns the exit status."""
     os.umask(0o077)
     configure_logging("critical", "text")
     try:
-        places = read_identified(folder).places()
-        with own_data_folder(folder):
-            for place in places:
-                if wanted.is_foreign:
-                    claim(shard_file(folder, place.identity.shard), place.identity)
-                recount.check(folder, place)
-            for place in places:
-                _try(shard_file(folder, place.identity.shard), place.identity, wanted)
+        place = read_identified(folder).places()[shard]
+        file = shard_file(folder, shard)
+        if wanted.is_foreign:
+            claim(file, place.identity)
+        recount.check(folder, place)
+        _try(file, place.identity, wanted)
     except (DataFolderError, OSError, ShardDamaged, DatabaseBusy, WrongSchema, *DISK_ERRORS) as error:
         print(printable(str(error)), file=sys.stderr)
         return FAILED
@@ -124,4 +122,4 @@ def _drop(shard: Shard, patterns: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     end_with_parent()
-    sys.exit(main(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Wanted)))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Wanted)))

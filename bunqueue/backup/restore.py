@@ -44,9 +44,10 @@ from .repository import REPOSITORY, Backup, Repository, id_of, ms_of
 from .shipped import Segment, apply, changes_since
 from .targets import Missing, Target, TargetError, read_whole
 from .trail import fetch_trail
-from .verify import Changes, ProgramFailed, examine, output_of
+from .verify import CORES, Changes, ProgramFailed, examine, output_of
 
 STAGE = ".restore"
+CHECKED = 60e6  # bytes of files that a core checks in a second, about
 SPARE = 1.1  # a reshard makes new files before it removes the old ones
 _FILE = re.compile(r"shard-\d\d\.")  # whose name begins so is a shard's
 _SNAPSHOT = re.compile(r"shard-(\d\d)\.(\d{20})\.db\.gz")
@@ -77,7 +78,7 @@ class Source(Protocol):
         """Whether the files belong to a store."""
 
     def seconds(self) -> float | None:
-        """About how long it takes to read, as measured on a part of it; None if that is not worth it."""
+        """About how long a restore takes, as measured on a part of it; None if that is not worth it."""
 
     def fill(self, folder: Path, report: Report) -> None:
         """Make the files and the manifest in a folder."""
@@ -119,7 +120,8 @@ class FromBackup:
         self.bytes = backup.bytes
 
     def seconds(self) -> float | None:
-        return fetch_seconds(self._repository, self._backup)
+        reading = fetch_seconds(self._repository, self._backup)
+        return None if reading is None else reading + self.bytes / CHECKED / min(CORES, self._backup.shards)
 
     def fill(self, folder: Path, report: Report) -> None:
         fetch(self._repository, self._backup, folder, report)

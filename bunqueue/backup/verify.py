@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from bunqueue.server.folder.data_folder import own_data_folder, read_manifest
 from bunqueue.server.host.lifeline import lifeline
 
 from .create import BackupError
@@ -20,6 +23,7 @@ from .repository import Backup, Repository
 from .shipped import changes_since, read
 from .trail import read_trail
 
+CORES = len(os.sched_getaffinity(0))
 _ADVICE = "; run bunqueue doctor"
 
 
@@ -31,7 +35,11 @@ class Finding(NamedTuple):
 
 
 class ProgramFailed(Exception):
-    """A program of the server could not do its work; the text is one line."""
+    """A program of the server could not do its work; the text is one line. ``output``: what it wrote."""
+
+    def __init__(self, text: str, output: bytes) -> None:
+        super().__init__(text)
+        self.output = output
 
 
 def verify(
@@ -97,10 +105,10 @@ def examine(folder: Path, backup: Backup | None, wanted: Changes) -> Examined:
     counted: dict[int, tuple[int, int, int]] = {}  # by shard: unfinished, completed, dead
     started: dict[int, int] = {}
     problems: dict[str, list[str]] = {}
-    failed = ""
-    try:
-        for line in run("shardproc.restored", str(folder), msgspec.json.encode(wanted).decode()):
-            shard = line["shard"]
+    failed: list[str] = []
+    for shard, (lines, failure) in enumerate(_outcomes(folder, wanted)):
+        failed += [f"shard {shard}: {failure}"] if failure else []
+        for line in lines:
             jobs, completed, dead = counted.setdefault(shard, (0, 0, 0))
             if "started" in line:
                 started[shard] = line["started"]
@@ -119,8 +127,6 @@ def examine(folder: Path, backup: Backup | None, wanted: Changes) -> Examined:
                 wrong = problems.setdefault(line["check"], [])
                 if line["problem"]:  # without advice about a folder that is temporary
                     wrong.append(f"shard {shard}: {line['problem'].partition(_ADVICE)[0]}")
-    except ProgramFailed as error:
-        failed = str(error)
     found.jobs = sum(started.values())
     found.findings = [Finding(check, "; ".join(wrong) or None) for check, wrong in problems.items()]
     if backup is not None:
@@ -130,8 +136,25 @@ def examine(folder: Path, backup: Backup | None, wanted: Changes) -> Examined:
         for shard, jobs in started.items()
         if jobs != counted[shard][0]
     )
-    found.findings.append(Finding("engine", failed or "; ".join(unlike) or None))
+    found.findings.append(Finding("engine", "; ".join([*failed, *unlike]) or None))
     return found
+
+
+def _outcomes(folder: Path, wanted: Changes) -> list[tuple[list[dict[str, Any]], str]]:
+    """What `shardproc.restored` says of each shard, and why it has failed, or "". As many as there are cores
+    are checked at the same time."""
+    text = msgspec.json.encode(wanted).decode()
+
+    def outcome(shard: int) -> tuple[list[dict[str, Any]], str]:
+        output, failure = b"", ""
+        try:
+            output = output_of("shardproc.restored", str(folder), str(shard), text)
+        except ProgramFailed as error:
+            output, failure = error.output, str(error)
+        return [msgspec.json.decode(line) for line in output.splitlines()], failure
+
+    with own_data_folder(folder), ThreadPoolExecutor(CORES) as pool:
+        return list(pool.map(outcome, range(read_manifest(folder).shards)))
 
 
 def _differences(backup: Backup, counted: dict[int, tuple[int, int, int]]) -> Iterator[str]:
@@ -144,12 +167,6 @@ def _differences(backup: Backup, counted: dict[int, tuple[int, int, int]]) -> It
                 yield f"shard {each.shard}: {found:,} {name} jobs, and the backup had {wanted:,}"
 
 
-def run(program: str, *arguments: str) -> Iterator[dict[str, Any]]:
-    """The JSON lines that a program of the server writes. ProgramFailed."""
-    for each in output_of(program, *arguments).splitlines():
-        yield msgspec.json.decode(each)
-
-
 def output_of(program: str, *arguments: str) -> bytes:
     """What a program of the server writes. ProgramFailed."""
     command = [sys.executable, "-P", "-m", program, *arguments]
@@ -157,5 +174,5 @@ def output_of(program: str, *arguments: str) -> bytes:
         done = subprocess.run(command, stdin=line, capture_output=True, check=False)
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ProgramFailed(said or f"{program} failed with status {done.returncode}")
+        raise ProgramFailed(said or f"{program} failed with status {done.returncode}", done.stdout)
     return done.stdout

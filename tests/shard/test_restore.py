@@ -186,6 +186,16 @@ def test_files_that_are_not_good_are_not_restored(backups: Path, data: Path, tmp
         db.execute("update queues set completed = completed + 1")
     with pytest.raises(BackupError, match=r"is not good: completed jobs: shard 1: 4 queues count .*small-6$"):
         restore(source(damaged), tmp_path / "new", Wanted())
+    with closing(sqlite3.connect(damaged / "shard-00.db")) as db, db:
+        db.execute("drop table locks")
+    with pytest.raises(BackupError) as refused:
+        restore(source(damaged), tmp_path / "new", Wanted())
+    for each in (
+        "file: shard 0: it cannot be read: no such table",
+        "engine: shard 0: ",
+        "shard 1: 4 queues count",
+    ):
+        assert each in str(refused.value)
     assert not (tmp_path / "new").exists()
 
 

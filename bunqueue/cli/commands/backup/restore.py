@@ -151,7 +151,7 @@ def _plan(source: Source, folder: Path, wanted: Wanted) -> str:
     shards = f", with {plural(wanted.shards, 'shard')}" if wanted.shards else ""
     queues = f", only queues like {' or '.join(map(repr, wanted.queues))}" if wanted.queues else ""
     seconds = source.seconds()
-    how_long = "" if seconds is None else f"; to read it takes about {span_of(seconds * 1000)}"
+    how_long = "" if seconds is None else f"; that takes about {span_of(seconds * 1000)}"
     what = f"{source.about}{_when(source)}{shards}{queues}"
     return f"{folder} would be made from {what}: {size_of(source.bytes)}{how_long}"
 
