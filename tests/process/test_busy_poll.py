@@ -1,4 +1,4 @@
-"""Who looks out before it sleeps, and who does not."""
+"""When a process polls before it sleeps, and when it does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW_US = 200
 
 
 class Loop:
-    """The clock of what polls, and how often it gave way to others: each time that it has seen nothing."""
+    """The clock of the poll, and the number of times it gave way to others, as it had seen nothing."""
 
     def __init__(self) -> None:
         self.now = 1_000_000_000  # ns
@@ -26,7 +26,7 @@ class Loop:
         self.looks += 1
 
     async def turn(self, times: int = 10) -> int:
-        """Let the event loop turn; how often it has looked meanwhile."""
+        """Let the event loop turn; the number of looks meanwhile."""
         before = self.looks
         for _ in range(times):
             await asyncio.sleep(0)

@@ -22,7 +22,7 @@ async def fake() -> AsyncIterator[FakeServer]:
 
 @pytest.fixture
 def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocking calls connect by themselves however long that takes, instead of leaving it to the pool."""
+    """Blocking calls never leave it to the pool to connect, however long it takes."""
     monkeypatch.setattr(blocking_pool, "PATIENCE", 60.0)
 
 
