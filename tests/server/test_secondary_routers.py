@@ -215,7 +215,8 @@ def test_a_router_that_is_killed_takes_only_its_connections_along(tmp_path: Path
 
 def test_a_router_that_stands_still_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     """Its clients wait, also those that listen to what others do, and go on when it does."""
-    with RouterServer(tmp_path, routers=2) as server:
+    patient = {"secondary.supervisor.SILENT_PINGS": 600}  # it is not replaced, however long this takes
+    with RouterServer(tmp_path, routers=2, changes=patient) as server:
         goes_on, stands = at_router(server, 0), at_router(server, 1)
         assert stands.call(cmd="SubscribeEvents", queue="watched")["ok"]
         pid = secondary_pid(server)
