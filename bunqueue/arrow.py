@@ -35,6 +35,7 @@ __all__ = [
     "BadOption",
     "NotReadable",
     "attempts",
+    "audit",
     "batches",
     "cron",
     "dead_letters",
@@ -167,6 +168,11 @@ def queues(folder: Folder, **options: Unpack[Options]) -> pa.Table:
 def cron(folder: Folder, **options: Unpack[Options]) -> pa.Table:
     """The schedules."""
     return table("cron", folder, **options)
+
+
+def audit(folder: Folder, **options: Unpack[Options]) -> pa.Table:
+    """The trail: who changed what."""
+    return table("audit", folder, **options)
 
 
 def _texts(folder: Folder, options: Options) -> dict[str, str]:

@@ -48,19 +48,22 @@ def test_its_samples_run(
     assert "|obliterated|" in printed.replace(" ", "")
 
 
-def test_the_trail_is_read(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_trail_is_read(
+    spark: SparkSession, full: Full, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(full.folder, tmp_path / "data", ignore=shutil.ignore_patterns("audit"))
     trail = Trail(Settings(data_dir=str(tmp_path / "data")), "router-0")
-    (tmp_path / "data").mkdir()
     for who, queue in (("anna", "finance"), ("pat", "mails")):
         trail.add(
             Entry(at=1_800_000_000_000, who=who, what="Pause", on={"queue": queue, "limit": 5}, outcome="ok")
         )
     (sample,) = re.findall(r"```python\n(.*?)```", section("## The trail"), re.DOTALL)
-    exec(sample.replace('"data/audit"', repr(str(tmp_path / "data" / "audit"))), {"spark": spark})
+    exec(sample.replace('"data"', repr(str(tmp_path / "data"))), {"spark": spark})
     shown = capsys.readouterr().out
-    assert "{queue -> finance" in shown
-    assert "{queue -> mails" not in shown
+    assert '|finance|{"queue":"finance...|' in shown
+    assert '{"queue":"mails' not in shown
     assert "|anna|Pause|     ok|    1|" in shown
+    assert "|Pause|    5|" in shown
 
 
 def test_it_names_every_option() -> None:

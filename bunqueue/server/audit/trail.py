@@ -312,6 +312,13 @@ def _entries(text: bytes) -> Iterator[Entry]:
             yield entry
 
 
+def entries_as_json(data_dir: str, name: str) -> str:
+    """The entries of one file as a JSON list, without lines that are no entries."""
+    lines = _bytes(Path(data_dir, FOLDER, name)).splitlines()
+    found = [line for line in lines if (entry := _decoded(line)) is not None and entry.what != CONTINUES]
+    return f"[{b','.join(found).decode()}]"
+
+
 def problems_in(data_dir: str) -> tuple[int, list[str]]:
     """The number of files, and what is wrong with them: the first line of each that does not follow."""
     files = files_in(Path(data_dir, FOLDER))

@@ -11,14 +11,16 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from bunqueue.server.folder.data_folder import DataFolderError, is_served, read_manifest
+from bunqueue.server.audit.trail import FOLDER, entries_as_json, files_in
+from bunqueue.server.folder.data_folder import DataFolderError, is_served, read_manifest, shard_file
 from bunqueue.server.folder.shard_values import FUNCTIONS, TOLERANT
 from bunqueue.server.folder.unreadable import NoRoom, UnreadableShard
 
@@ -170,6 +172,8 @@ def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
             connection.execute(f"pragma cache_size = -{_CACHE_KIB}")
             for name, function in FUNCTIONS.items():
                 connection.create_function(name, -1, function, deterministic=True)
+            for name, reads in _beside(path).items():
+                connection.create_function(name, -1, reads, deterministic=True)
             file = ShardFile(path, connection)
             file.check()
             yield file
@@ -190,6 +194,18 @@ def current(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]
     check_kept(path)
     with opened(path, expected) as file:
         yield file
+
+
+def _beside(path: Path) -> dict[str, Callable[..., str]]:
+    """SQL functions that read the trail, which is beside the file of the first shard: the names of its files,
+    and the entries of one, as JSON lists."""
+    folder = path.parent
+    is_first = path.name == shard_file(folder, 0).name
+    names = [file.path.name for file in files_in(folder / FOLDER)] if is_first else []
+    return {
+        "trail_files": lambda: orjson.dumps(names).decode(),
+        "trail_entries": partial(entries_as_json, str(folder)),
+    }
 
 
 def check_kept(path: Path) -> None:

@@ -417,6 +417,31 @@ _CRON = Table(
     "next_run",
 )
 
+
+def _said(path: str) -> str:
+    return f"json_extract(entry.value, '$.{path}')"
+
+
+_AUDIT = Table(
+    "audit",
+    "A row an entry of the trail: who changed what, and what was refused. Only data folders have it.",
+    (
+        HOST,
+        Column("at", "timestamp", "when it was asked for", _said("at")),
+        Column("who", "string", "the identity; null: nobody who is known", _said("who")),
+        Column("address", "string", "where the command came from", _said("address")),
+        Column("over", "string", "`tcp`, `http` or `ws`", _said("over")),
+        Column("what", "string", "the command", _said("what")),
+        Column("queue", "string", "the queue that it names, if it does", _said("on.queue")),
+        Column("fields", "string", "the fields of the command, as JSON", f"{_said('on')} || ''"),
+        Column("count", "bigint", "the number of jobs, or of wrong tokens", _said("count")),
+        Column("outcome", "string", "`ok`, or the code of the refusal", _said("outcome")),
+        Column("request", "string", "the id of the request", _said("request")),
+    ),
+    "json_each(trail_files()) file, json_each(trail_entries(file.value)) entry",
+    "at",
+)
+
 SKIPPED = Table(
     "skipped",
     "A row a shard that `unreadable=skip` leaves out.",
@@ -434,7 +459,7 @@ SKIPPED = Table(
 TABLES: Mapping[str, Table] = {
     **{
         table.name: replace(table, columns=(*table.columns, CORRUPT))
-        for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
+        for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON, _AUDIT)
     },
     SKIPPED.name: SKIPPED,
 }
