@@ -240,6 +240,28 @@ def test_an_empty_file_after_a_crash_is_begun_again(tmp_path: Path) -> None:
     assert problems_in(str(tmp_path))[1] == []
 
 
+def test_nobody_pushes_out_what_others_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trails, "MANY", 10)
+    made = trail(tmp_path)
+    made._max_bytes = 5 * MAX_FILE
+    for number in range(10):
+        made.add(Entry(at=number, who="boss", what="Obliterate", outcome="ok"))
+    for number in range(100, 200):
+        made.add(entry(number))
+        if made._busy is not None:
+            made._busy._max_bytes = made._max_bytes
+    found = latest(str(tmp_path), Wanted(), 1000)
+    assert [each.at for each in found if each.who == "boss"] == list(range(10))
+    mine = [each.at for each in found if not each.who]
+    assert mine[:10] == list(range(100, 110))
+    assert mine[-1] == 199
+    assert len(mine) < 100, "their own are bounded"
+    assert {path.name.split(".")[0] for path in files(tmp_path)} == {"router-0", "busy-router-0"}
+    assert problems_in(str(tmp_path))[1] == []
+    made.add(entry(trails.HOUR_MS))  # another hour
+    assert files(tmp_path)[-1].name.startswith("router-0")
+
+
 def test_a_standby_leaves_the_files_of_its_primary_alone(tmp_path: Path) -> None:
     primary = trail(tmp_path / "primary")
     own = trail(tmp_path / "standby", follow="s3://bucket/backup")

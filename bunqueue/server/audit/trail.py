@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from math import inf
@@ -30,10 +31,13 @@ from .entries import CONTINUES, LOST, START, Entry, first_broken, hash_in, line_
 
 FOLDER = "audit"
 MAX_FILE = 4 * 1024 * 1024  # bytes
+MANY = 1000  # entries of one identity in an hour
+HOUR_MS = 3_600_000
 AGAIN_S = 60.0  # between two entries about the same: a client in a loop must not push out all others
 MAX_LATELY = 10_000  # of these that are remembered; then all are forgotten
 MAX_FOREIGN = 100  # files of others that are passed by
 
+BUSY = "busy-"  # the files with entries beyond MANY
 STANDBY = "standby-"  # the files without it come from its primary
 
 _NAME = re.compile(r"([a-z-]+(?:-[0-9]+)?)\.([0-9]{6,})\.jsonl")
@@ -51,18 +55,39 @@ class File(NamedTuple):
 class Trail:
     """The trail of one process. A full disk stops nothing: entries are lost, and the log says so."""
 
-    def __init__(self, settings: Settings, writer: str) -> None:
+    def __init__(self, settings: Settings, writer: str, *, is_busy: bool = False) -> None:
+        self._settings, self._is_busy = settings, is_busy
         self._folder = None if settings.in_memory else Path(settings.data_dir, FOLDER)
-        self._writer = f"{STANDBY}{writer}" if settings.follow else writer
+        self._writer = writer
+        if settings.follow and not is_busy:
+            self._writer = f"{STANDBY}{writer}"
         self._max_age_s = settings.audit_max_age * 3600
         self._max_bytes = settings.audit_max_size * 1024 * 1024
         self._file: int | None = None  # its descriptor
         self._number, self._size, self._last = 0, 0, START
         self._lately: dict[tuple[str, str, str, str], float] = {}
         self._lost = 0  # entries that could not be written
+        self._hour, self._counts = 0, Counter[str]()  # entries of each identity in this hour
+        self._busy: Trail | None = None  # those beyond MANY
 
     def add(self, entry: Entry) -> None:
         """Append an entry."""
+        if self._is_much(entry):
+            self._busy = self._busy or Trail(self._settings, f"{BUSY}{self._writer}", is_busy=True)
+            self._busy.add(entry)
+        else:
+            self._append(entry)
+
+    def _is_much(self, entry: Entry) -> bool:
+        """Whether there were many of the same identity within the hour.  Those beyond have files of their
+        own, so that nobody can push out what others did."""
+        hour, who = entry.at // HOUR_MS, entry.who or entry.address
+        if hour != self._hour or len(self._counts) >= MAX_LATELY:
+            self._hour, self._counts = hour, Counter()
+        self._counts[who] += 1
+        return self._counts[who] > MANY and not self._is_busy
+
+    def _append(self, entry: Entry) -> None:
         if self._folder is None:
             return
         try:
