@@ -4,6 +4,7 @@ and ended after the shards, so that it stores what they have committed last."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,7 @@ class Backup(ChildProcess):
         self._address, self._passed = address, passed
         if self._settings.backup:
             self._hub.health.shipping = Shipping(until=now_ms())
+            self._hub.health.shipped_at = time.monotonic()
             self.keep(self._run, self._has_ended, lambda: not self._stopping)
 
     async def stop(self) -> None:
@@ -99,6 +101,8 @@ class Backup(ChildProcess):
             last = self._hub.health.shipping
             report.until = report.until or (last.until if last is not None else 0)
             self._hub.health.shipping = report
+            if not report.error:
+                self._hub.health.shipped_at = time.monotonic()
             if report.passed:
                 self._passed(report.error)
         return await process.wait()

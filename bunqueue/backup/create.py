@@ -28,6 +28,7 @@ from bunqueue.server.folder.data_folder import (
     shard_file,
 )
 from bunqueue.server.folder.unreadable import UnreadableShard
+from bunqueue.text import span_of
 
 from .live_file import Following, LiveFile, one_moment
 from .pages import BackupPages, FilePages, Place
@@ -40,6 +41,7 @@ from .trail import StoredTrail
 AT_ONCE = 4  # packs that are stored at the same time
 FEW = 4096  # changed pages that may be left for the one moment: 32 MiB
 ROUNDS = 8  # in which to get there: a shard may change pages faster than the target takes them
+AHEAD_MS = 60_000  # that is more than clocks differ where somebody sets them
 NOTE_S = 30.0  # between two notes of what is stored, from which an interrupted backup continues
 _COUNTS = """select (select count(*) from jobs), (select count(*) from completed),
     (select count(*) from dead_letters), (select count(*) from locks), (select count(*) from queues)"""
@@ -103,6 +105,17 @@ def create(
             return back_up(files, following, manifest, repository, now_ms, rate=rate, report=report)
     except UnreadableShard as error:
         raise BackupError(str(error)) from error
+
+
+def clock_problem(moment: int, now: float) -> str:
+    """What to say of a backup that has just been made, of that moment; "" if the clock shows the same (epoch
+    ms). It is later than the one before, whatever the clock shows."""
+    if moment - now < AHEAD_MS:
+        return ""
+    return (
+        f"the backups are {span_of(moment - now)} ahead of this machine's clock: until that has caught up, "
+        "--at cannot tell them apart"
+    )
 
 
 def check_apart(folder: Path, repository: Repository) -> None:

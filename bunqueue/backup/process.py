@@ -23,7 +23,7 @@ from bunqueue.server.host.process_arguments import name_process
 from bunqueue.server.links.pipe_messages import ShipperStart, Shipping
 from bunqueue.server.settings.settings import Settings
 
-from .create import BackupError
+from .create import BackupError, clock_problem
 from .primary import Superseded
 from .repository import Repository, ms_of
 from .sealing import key_of
@@ -95,6 +95,8 @@ def run(shipper: Shipper) -> None:
             _log.info("what changes is stored again")
         if shipper.base and shipper.base != base:
             _log.info("made a backup, which goes on", id=shipper.base)
+            if wrong := clock_problem(ms_of(shipper.base), time.time() * 1000):
+                _log.warning(wrong)
         made = ms_of(shipper.base) if shipper.base else 0
         say(Shipping(shipper.until, made, shipper.pending, error))
         if ends:

@@ -84,6 +84,8 @@ class Health:
         """What other users of the machine can read, and what to do about it."""
         self.shipping: Shipping | None = None
         """How far what changes is backed up; None: it is not."""
+        self.shipped_at = self.started
+        """When it was stored for the last time, by the monotonic clock."""
 
 
 class Hub:

@@ -55,5 +55,7 @@ def backup_view(hub: Hub) -> BackupView | None:
     if shipping is None:
         return None
     waits = shipping.pending or shipping.error
-    lag = max(0, now_ms() - shipping.until) if waits else 0
+    # The clock may have been ahead when all was stored.
+    waited = max(now_ms() - shipping.until, 1000 * (time.monotonic() - hub.health.shipped_at))
+    lag = round(waited) if waits else 0
     return BackupView(shipping.until, shipping.base, lag, shipping.pending, shipping.error or None)

@@ -11,8 +11,12 @@ from support.naming import queues_on
 from support.server import NotStarted, StartServer
 from support.table import table
 from support.waiting import PATIENCE_S, wait_until
+from support.wire import now_ms
 
 from bunqueue import Admin, FlowJob, FlowProducer, Queue
+from bunqueue.backup.create import create
+from bunqueue.backup.repository import Repository
+from bunqueue.backup.targets import target_of
 from bunqueue.cli.commands.top.numbers import samples_of
 from bunqueue.cli.framework import exits
 
@@ -116,6 +120,28 @@ def test_what_changes_is_shipped_and_said(make_server: StartServer, tmp_path: Pa
     assert cli.json("backup", "list", str(target))[-1]["until"] > 0
     said = cli.json("restore", str(target), "--data-dir", str(tmp_path / "new"))
     assert said["jobs"] == 3
+
+
+def test_a_clock_that_was_ahead_is_said_and_hides_no_failure(
+    make_server: StartServer, tmp_path: Path
+) -> None:
+    target, server = tmp_path / "target", make_server(shards=1)
+    server.start()
+    two_hours = 7_200_000
+    repository = Repository(target_of(str(target)))
+    create(Path(server.data_dir), repository, now_ms=lambda: round(now_ms()) + two_hours)
+    cli = Cli(server)
+    done = cli("backup", "create", str(target), "--data-dir", str(server.data_dir))
+    assert "the backups are 1h 59m ahead of this machine's clock" in done.err
+    server.stop()
+    server.flags = ("--backup", str(target))
+    server.start()
+    wait_until(lambda: "ahead of this machine's clock" in server.log(), "it is logged")
+    target.rename(tmp_path / "away")
+    target.write_text("no folder")
+    with Queue("jobs", port=server.port) as queue, Admin(port=server.port) as admin:
+        queue.add("first")
+        wait_until(lambda: admin.backup_status().backup.lag > 0, "it waits to be stored")
 
 
 @table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,6 +205,8 @@ def create(
         f"backup {made.id}: {plural(jobs)} of {plural(made.shards, 'shard')}, {size_of(made.bytes)}, "
         f"of which {size_of(made.new_bytes)} were stored in {span_of(made.took_ms)}"
     )
+    if problem := making.clock_problem(made.moment, time.time() * 1000):
+        out.note(f"bunqueue: {problem}")
     out.done(text, _row(made), "id")
 
 
