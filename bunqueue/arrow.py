@@ -25,14 +25,14 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error.msg}: pip install 'bunqueue[analytics]'", name=error.name) from None
 
-from bunqueue.spark.errors import BadOption, NotReadable
-from bunqueue.spark.options import READING, read_options
+from bunqueue.client.connection.options import unknown_option
+from bunqueue.spark.errors import NotReadable
+from bunqueue.spark.options import read_options
 from bunqueue.spark.read.arrow import schema_of
 from bunqueue.spark.read.folders import Shard, find_shards
 from bunqueue.spark.read.reading import Selection, pieces_of, read
 
 __all__ = [
-    "BadOption",
     "NotReadable",
     "attempts",
     "audit",
@@ -67,8 +67,8 @@ class Options(TypedDict, total=False):
 def table(name: str, folder: Folder, **options: Unpack[Options]) -> pa.Table:
     """A table of a data folder, each shard as of one moment.
 
-    Raises BadOption for an unknown table, column or option, and NotReadable for a folder or shard that cannot
-    be read.
+    Raises OptionError for an unknown table, column or option, and NotReadable for a folder or shard that
+    cannot be read.
     """
     return batches(name, folder, **options).read_all()
 
@@ -76,9 +76,7 @@ def table(name: str, folder: Folder, **options: Unpack[Options]) -> pa.Table:
 def batches(name: str, folder: Folder, **options: Unpack[Options]) -> pa.RecordBatchReader:
     """The same piece by piece, for a table that does not fit into memory.  It can be read once."""
     asked = read_options({"table": name, **_texts(folder, options)})
-    shards = find_shards(asked.paths, asked.hosts)
-    selection = Selection(asked.table, asked.columns, asked.conditions, _now(), asked.mode)
-    return stream(shards, selection)
+    return stream(find_shards(asked.paths, asked.hosts), asked.selection(time.time_ns() // 1_000_000))
 
 
 def stream(shards: Sequence[Shard], selection: Selection) -> pa.RecordBatchReader:
@@ -179,11 +177,9 @@ def _texts(folder: Folder, options: Options) -> dict[str, str]:
     """The options as those of Spark's source."""
     found: dict[str, str] = {"path": os.fspath(folder)}
     for name, value in options.items():
-        spelled = {"host": "hosts", "time_column": "timecolumn"}.get(name, name)
-        if name in ("hosts", "timecolumn") or spelled not in READING:
-            raise BadOption(
-                f"{name}: there is no such option; there are {', '.join(Options.__annotations__)}"
-            )
+        if name not in Options.__annotations__:
+            raise unknown_option("reading", name, Options.__annotations__)
+        spelled = {"host": "hosts", "time_column": "timeColumn"}.get(name, name)
         if isinstance(value, datetime):
             found[spelled] = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
         elif name == "host":
@@ -193,7 +189,3 @@ def _texts(folder: Folder, options: Options) -> dict[str, str]:
         else:
             found[spelled] = json.dumps(list(value))  # type: ignore[call-overload]
     return found
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

@@ -17,19 +17,12 @@ if TYPE_CHECKING:
     from .pipeline import Wanted, wanted
     from .runs import From, Made, aggregate, export, report
 
-__all__ = ["From", "Made", "Wanted", "aggregate", "export", "register", "report", "wanted"]
+__all__ = ["From", "Made", "Wanted", "aggregate", "export", "report", "wanted"]
 
 _LATER = {  # these need Arrow
     **dict.fromkeys(("Wanted", "wanted"), "pipeline"),
     **dict.fromkeys(("From", "Made", "aggregate", "export", "report"), "runs"),
 }
-
-
-def register(spark: Any) -> None:
-    """Register the format ``bunqueue`` with a Spark session, like `bunqueue.spark.register`."""
-    from bunqueue.spark import register
-
-    register(spark)
 
 
 def __getattr__(name: str) -> Any:

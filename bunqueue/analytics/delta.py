@@ -15,14 +15,14 @@ from pyarrow import parquet
 
 from bunqueue.analytics.lake import files_of, schema_of
 from bunqueue.analytics.lake_log import TABLES
-from bunqueue.spark.errors import BadOption
+from bunqueue.errors import OptionError
 
 try:
     from deltalake import DeltaTable
     from deltalake.schema import Schema
     from deltalake.transaction import AddAction, create_table_with_add_actions
 except ModuleNotFoundError:
-    raise BadOption("delta: it needs deltalake; pip install 'bunqueue[delta]'") from None
+    raise OptionError("delta: it needs deltalake; pip install 'bunqueue[delta]'") from None
 
 _DATE = "date"  # the column that is in the names of the folders
 

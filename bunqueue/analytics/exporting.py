@@ -20,17 +20,17 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from bunqueue.analytics.facts import ENDED
-from bunqueue.analytics.inputs import host_names
 from bunqueue.analytics.lake import ENDS, KEYS, columns_of, files_of
 from bunqueue.analytics.lake_files import LakeWriter
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
-from bunqueue.analytics.pipeline import OnStep
+from bunqueue.analytics.pipeline import OnStep, silent
 from bunqueue.analytics.times import time_of
+from bunqueue.errors import OptionError
 from bunqueue.server.folder.shard_file import current
-from bunqueue.spark.errors import BadOption, NotReadable, UnreadableShard
+from bunqueue.spark.errors import NotReadable, UnreadableShard
 from bunqueue.spark.read.conditions import MAX_IN, Condition
 from bunqueue.spark.read.event_rows import Bounds, bounds
-from bunqueue.spark.read.folders import Shard, find_shards
+from bunqueue.spark.read.folders import Shard, find_shards, host_names
 from bunqueue.spark.read.reading import Piece, Selection, check_readable, read
 from bunqueue.spark.read.remote import fetched
 from bunqueue.spark.read.tables import TABLES as READ
@@ -42,14 +42,6 @@ _GONE = ("dropped", "removed", "revived")
 logger = logging.getLogger("bunqueue.analytics")
 
 Places = dict[str, dict[int, Reached]]  # host -> shard -> position
-
-
-class Exported(NamedTuple):
-    """What a run has added to a lake, and what it missed.  See `Commit`."""
-
-    rows: dict[str, int]
-    gaps: list[Gap]
-    missing: dict[str, int]
 
 
 class News(NamedTuple):
@@ -81,15 +73,15 @@ def export(
     payload: bool = False,
     since: int | None = None,
     skip_unreadable: bool = False,
-    on_step: OnStep = lambda step, name: None,
-) -> Exported:
-    """Add everything that has happened in data folders since the last run to a lake.  ``payload``: with data
-    and results.  ``since``: for hosts that are new to the lake, leave out everything that ended before (epoch
-    ms), for good.
+    on_step: OnStep = silent,
+) -> Commit:
+    """Add everything that has happened in data folders since the last run to a lake.  Returns the commit,
+    which is not written if nothing has.  ``payload``: with data and results.  ``since``: for hosts that are
+    new to the lake, leave out everything that ended before (epoch ms), for good.
 
     Safe to repeat, and to kill at any moment.  Raises NotReadable when another run works on the lake, or when
-    a folder is not the one that was exported before.  Raises BadOption when it is unclear which host a folder
-    belongs to.
+    a folder is not the one that was exported before.  Raises OptionError when it is unclear which host a
+    folder belongs to.
     """
     names = host_names(folders, hosts)
     shards = _by_host(find_shards(folders, names))
@@ -105,8 +97,8 @@ def export(
         gaps: list[Gap] = []
         missing: Counter[str] = Counter()
         with LakeWriter(log.staging) as writer:
-            for step, shard in enumerate(each for host in names for each in shards[host]):
-                on_step(step, f"{shard.host}, shard {shard.number}")
+            for shard in (each for host in names for each in shards[host]):
+                on_step(f"{shard.host}, shard {shard.number}")
                 known = reached.get(shard.host, {})
                 is_whole = shard.host in before.reached and shard.host not in begun
                 each = _Shard(shard, known.get(shard.number), begun.get(shard.host, 0), is_whole, payload)
@@ -120,16 +112,13 @@ def export(
                 if found is not None:
                     reached.setdefault(shard.host, {})[shard.number] = found
             rows = {table: writer.rows[table] for table in TABLES}
-        on_step(sum(counts.values()), "commit")
+        on_step("commit")
+        number, made_at = before.number + 1, time.time_ns() // 1_000_000
+        commit = Commit(number, made_at, rows, reached, gaps, dict(missing), begun=begun)
+        commit.shards = before.shards | counts
         if any(rows.values()) or begun != before.begun:
-            number, made_at, all_shards = (
-                before.number + 1,
-                time.time_ns() // 1_000_000,
-                before.shards | counts,
-            )
-            lost = dict(missing)
-            log.commit(Commit(number, made_at, rows, reached, gaps, lost, shards=all_shards, begun=begun))
-        return Exported(rows, gaps, dict(missing))
+            log.commit(commit)
+        return commit
 
 
 def _export_shard(
@@ -280,10 +269,10 @@ def _by_host(shards: Iterable[Shard]) -> dict[str, list[Shard]]:
 
 
 def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[str, int]:
-    """The time from which each host is exported.  Raises BadOption when the lake already has one of them."""
+    """The time from which each host is exported.  Raises OptionError when the lake already has one."""
     for name in names:
         if name in known:
-            raise BadOption(
+            raise OptionError(
                 f"since: the lake knows {name}, and goes on where it was; leave it out, or, if what it was"
                 " exported from has been put back or resharded, give another name (--host)"
             )
@@ -291,11 +280,11 @@ def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[s
 
 
 def _check_known(names: Iterable[str], known: Mapping[str, int]) -> None:
-    """Raise BadOption when a default host name is new to a lake.  A container has a new name each time, and
+    """Raise OptionError when a default host name is new to a lake.  A container has a new name each time, and
     all rows that the lake has of the host would be added again."""
     new = next((name for name in names if known and name not in known), None)
     if new is not None:
-        raise BadOption(
+        raise OptionError(
             f"hosts: the lake knows {', '.join(sorted(known))}, and not {new}, as this would be called; name"
             " the host of each data folder (--host)"
         )

@@ -22,18 +22,8 @@ JOB_COLUMNS = (
     *("attempts", "worker", "depends_on"),
 )
 ATTEMPT_COLUMNS = (
-    *(
-        "host",
-        "job_id",
-        "queue",
-        "name",
-        "worker",
-        "started_at",
-        "ended_at",
-        "outcome",
-        "error_type",
-        "error",
-    ),
+    *("host", "job_id", "queue", "name", "worker", "started_at", "ended_at", "outcome", "error_type"),
+    "error",
 )
 EVENT_COLUMNS = ("host", "shard", "seq", "at", "kind", "queue", "job_id", "error", "terminal", "fields")
 ENDED = ("completed", "failed", "cancelled", "stuck")  # states of jobs that have ended

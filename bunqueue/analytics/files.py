@@ -6,11 +6,11 @@ A file is complete, or it does not exist.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -56,15 +56,8 @@ def write(folder: Path, about: About, tables: Mapping[str, pa.Table], *, csv: bo
             write_whole(sheet, partial(write_csv, as_text(table)))
         else:
             sheet.unlink(missing_ok=True)  # an earlier one would have other numbers
-    fields = {
-        **about._asdict(),
-        "since": about.since.isoformat(),
-        "until": about.until.isoformat(),
-        "made_at": about.made_at.isoformat(),
-        "zone": about.zone.key,
-    }
-    text = json.dumps(fields, indent=1)
-    write_whole(folder / ABOUT, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+    text = msgspec.json.encode(about._asdict(), enc_hook=str)  # the zone is its name
+    write_whole(folder / ABOUT, lambda path: path.write_bytes(msgspec.json.format(text, indent=1) + b"\n"))
 
 
 def as_text(table: pa.Table) -> pa.Table:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from bunqueue.analytics.engine import Engine, Folders
 from bunqueue.analytics.facts import (
@@ -17,33 +15,12 @@ from bunqueue.analytics.facts import (
 )
 from bunqueue.analytics.times import time_of
 from bunqueue.server.folder.shard_file import opened
-from bunqueue.spark.errors import BadOption, UnreadableShard
+from bunqueue.spark.errors import UnreadableShard
 from bunqueue.spark.read.conditions import Condition
 from bunqueue.spark.read.event_rows import oldest
-from bunqueue.spark.read.folders import Shard, find_shards
+from bunqueue.spark.read.folders import Shard, find_shards, host_names
 from bunqueue.spark.read.reading import check_readable
-from bunqueue.spark.read.remote import fetched, is_remote, shown
-
-
-def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """A name for each folder: the given ones, or this machine's name for a single folder, or the names of the
-    folders.
-
-    Raises BadOption when there are too few or too many names, or when two are the same.
-    """
-    if hosts and len(hosts) != len(folders):
-        raise BadOption(f"hosts: {len(hosts)} names for {len(folders)} data folders; give one for each")
-    names = list(hosts)
-    if not names:
-        names = [socket.gethostname()] if len(folders) == 1 else [_own_name(path) for path in folders]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise BadOption(f"hosts: {twice!r} names two data folders; give each a name of its own")
-    return names
-
-
-def _own_name(folder: str) -> str:
-    return Path(shown(folder) if is_remote(folder) else folder).name
+from bunqueue.spark.read.remote import fetched
 
 
 def from_folders(
@@ -57,7 +34,7 @@ def from_folders(
     """The tables of data folders, whether their servers run or the folders are copies, and what is missing in
     them.
 
-    ``hosts`` names the machine of each; see `host_names`.  Jobs and attempts that ended before ``since``
+    ``hosts`` names the machine of each; see `find_shards`.  Jobs and attempts that ended before ``since``
     (epoch ms) are left out, because no number is about them.
     """
     given = host_names(folders, hosts)

@@ -26,11 +26,7 @@ from bunqueue.server.folder.data_folder import sync
 from bunqueue.spark.errors import NotReadable
 
 FORMAT = 2
-TABLES = (
-    "events",
-    "attempts",
-    "jobs",
-)  # see `bunqueue.analytics.exporting`
+TABLES = ("events", "attempts", "jobs")  # see `bunqueue.analytics.exporting`
 _LOG, _STAGING, _LOCK = "_log", "_staging", "_lock"
 
 

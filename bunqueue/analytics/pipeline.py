@@ -19,25 +19,20 @@ from bunqueue.analytics.engine import Engine
 from bunqueue.analytics.facts import Log, Source
 from bunqueue.analytics.page.figures import About, Row
 from bunqueue.analytics.times import Range, ms_of, time_of
+from bunqueue.errors import OptionError
 from bunqueue.model.errors_alike import kind_of_pattern
 from bunqueue.spark import options
-from bunqueue.spark.errors import BadOption
 
 MOST_STRETCHES = 20_000  # periods of time: two weeks of minutes, and each queue has rows for them
-STEPS = (
-    "reading jobs and events",
-    "counting, and percentiles",
-    "backlog",
-    "workers",
-    "failures",
-    "slowest jobs",
-    "what stood out",
-)
 _SPAN = re.compile(r"(\d+)([mhdw])")
 _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-OnStep = Callable[[int, str], None]
-"""Called before each step with its position in `STEPS` and its name."""
+OnStep = Callable[[str], object]
+"""Called before each step with its name."""
+
+
+def silent(step: str) -> None:
+    """An `OnStep` that reports nothing."""
 
 
 class Wanted(NamedTuple):
@@ -72,16 +67,16 @@ def wanted(
     since: str | None = None, until: str | None = None, bucket: str | None = None, zone: str = "UTC"
 ) -> Wanted:
     """Parse options given as texts.  ``since`` and ``until`` are in ISO 8601, in the zone unless they have an
-    offset, or a span before now such as 24h or 7d.  Raises BadOption when something is wrong."""
+    offset, or a span before now such as 24h or 7d.  Raises OptionError when something is wrong."""
     try:
         place = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError):
-        raise BadOption(f"tz: there is no time zone {zone!r}; give one such as Europe/Rome") from None
+        raise OptionError(f"tz: there is no time zone {zone!r}; give one such as Europe/Rome") from None
     if bucket not in (None, *UNITS):
-        raise BadOption(f"bucket: {bucket!r} is not allowed; give {', '.join(UNITS)}")
+        raise OptionError(f"bucket: {bucket!r} is not allowed; give {', '.join(UNITS)}")
     first, last = moment("since", since, place), moment("until", until, place)
     if first is not None and last is not None and first >= last:
-        raise BadOption(f"since: {since!r} is not before until, which is {until!r}")
+        raise OptionError(f"since: {since!r} is not before until, which is {until!r}")
     return Wanted(first, last, bucket, place)
 
 
@@ -92,7 +87,7 @@ def moment(option: str, text: str | None, zone: ZoneInfo) -> datetime | None:
         try:
             return datetime.now(UTC) - timedelta(**{_SPANS[span[2]]: int(span[1])})
         except OverflowError:
-            raise BadOption(f"{option}: {text} before now is before the year 1; give less") from None
+            raise OptionError(f"{option}: {text} before now is before the year 1; give less") from None
     return None if text is None else options.moment(option, text, zone, ", or 24h, 7d for before now")
 
 
@@ -102,15 +97,15 @@ def aggregate(
     asked: Wanted = ALL,
     *,
     notes: tuple[str, ...] = (),
-    on_step: OnStep = lambda step, name: None,
+    on_step: OnStep = silent,
     most: int = MOST_STRETCHES,
 ) -> Result:
-    """All tables of a source, whose views the engine has.  Raises BadOption when the range has more than
+    """All tables of a source, whose views the engine has.  Raises OptionError when the range has more than
     ``most`` buckets."""
     if asked.since is not None and asked.until is not None:  # otherwise the jobs are needed to know
         check_stretches(asked.unit, asked.since, asked.until, asked.zone, most)
     made_at = datetime.now(UTC)
-    on_step(0, STEPS[0])
+    on_step("reading jobs and events")
     log = facts.make(engine, source, ms_of(asked.until) if asked.until else ms_of(made_at) + 1)
     span, hosts = _range(engine, log, asked, made_at)
     check_stretches(span.unit, time_of(span.since), time_of(span.until), asked.zone, most)
@@ -121,14 +116,14 @@ def aggregate(
 
 
 def check_stretches(asked: str | None, since: datetime, until: datetime, zone: ZoneInfo, most: int) -> None:
-    """Raise BadOption when a range has more than ``most`` buckets."""
+    """Raise OptionError when a range has more than ``most`` buckets."""
     unit = asked or unit_for(since, until)
     count = Buckets(unit, zone).how_many(since, until)
     if count <= most:
         return
     coarser = [one for one in UNITS if Buckets(one, zone).how_many(since, until) <= most]
     what = f"give {' or '.join(coarser)}, or a shorter range" if coarser else "give a shorter range"
-    raise BadOption(
+    raise OptionError(
         f"bucket: {unit} cuts {words.stretch(since, until, zone)} into {count:,} stretches of time, and"
         f" {most:,} are the most; {what} (since, until)"
     )
@@ -148,25 +143,25 @@ def _tables(
     def add(table: numbers.Table, sql: str) -> None:
         tables[table.name] = files.shaped(table, engine.table(sql))
 
-    on_step(1, STEPS[1])
+    on_step("counting, and percentiles")
     tables |= _activity(engine, span)
     before = _activity(engine, usual) if usual is not None else {}
-    on_step(2, STEPS[2])
+    on_step("backlog")
     engine.keep("changes", aggregates.changes(span))
     for table in (numbers.BACKLOG, numbers.BACKLOG_OVER_TIME):
         add(table, aggregates.backlog(table))
-    on_step(3, STEPS[3])
+    on_step("workers")
     engine.give("buckets", pa.table({"start": pa.array(span.starts, pa.int64())}))
     engine.keep("work", aggregates.work(span))
     add(numbers.WORKERS, aggregates.workers())
     add(numbers.WORKERS_OVER_TIME, aggregates.workers_over_time(span))
-    on_step(4, STEPS[4])
+    on_step("failures")
     engine.keep_with_patterns("failed", aggregates.failed(span))
     tables["failures"] = files.shaped(numbers.FAILURES, _with_kinds(engine.table(aggregates.failures())))
     add(numbers.FAILURES_OVER_TIME, aggregates.failures_over_time())
-    on_step(5, STEPS[5])
+    on_step("slowest jobs")
     add(numbers.SLOWEST, aggregates.slowest(span))
-    on_step(6, STEPS[6])
+    on_step("what stood out")
     tables["anomalies"] = _anomalies(tables, before, about)
     return tables
 

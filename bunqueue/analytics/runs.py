@@ -3,7 +3,6 @@ that it is given."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -13,15 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bunqueue.analytics import compacting, exporting, files, inputs, lake, pipeline
 from bunqueue.analytics.engine import Engine
-from bunqueue.analytics.exporting import Exported
 from bunqueue.analytics.facts import Source
+from bunqueue.analytics.lake_log import Commit
 from bunqueue.analytics.page import figures
 from bunqueue.analytics.page.document import document
 from bunqueue.analytics.page.figures import DASHBOARD
-from bunqueue.analytics.pipeline import ALL, OnStep, Result, Wanted
+from bunqueue.analytics.pipeline import ALL, OnStep, Result, Wanted, silent
 from bunqueue.analytics.times import ms_of
+from bunqueue.errors import OptionError
 from bunqueue.server.folder.data_folder import NAME as MANIFEST
-from bunqueue.spark.errors import BadOption
+from bunqueue.spark.read.folders import host_names
 from bunqueue.spark.read.remote import is_remote, shown
 from bunqueue.spark.read.snapshots import is_live, snapshot
 
@@ -41,13 +41,14 @@ class From(NamedTuple):
     scratch: str | None = None  # where to copy folders that a server writes to
 
     def check(self) -> None:
-        """Raise BadOption unless there is exactly one place and its hosts have names."""
+        """Raise OptionError unless there is exactly one place and its hosts have names."""
         if bool(self.folders) == bool(self.lake):
-            raise BadOption("data_dir: give data folders, or a lake, and not both")
-        inputs.host_names(self.folders, self.hosts if self.folders else ())
+            raise OptionError("data_dir: give data folders, or a lake, and not both")
+        if self.folders:
+            host_names(self.folders, self.hosts)
         if self.lake and (self.hosts or self.skip_unreadable or self.scratch):
             what = "hosts" if self.hosts else "skip_unreadable" if self.skip_unreadable else "scratch"
-            raise BadOption(f"{what}: of data folders only; a lake has all the hosts exported to it")
+            raise OptionError(f"{what}: of data folders only; a lake has all the hosts exported to it")
         if self.lake:
             lake.check(local("lake", self.lake))
 
@@ -57,13 +58,13 @@ class From(NamedTuple):
         runs.  So all tables are of one moment, and no log grows while they are read.
 
         Raises NotReadable when there is no ``scratch``, or no room in it.  A cluster does not see a temporary
-        folder of this machine, and a task that is repeated there would see another moment.  So BadOption is
+        folder of this machine, and a task that is repeated there would see another moment.  So OptionError is
         raised if it needs a copy and ``scratch`` is missing.
         """
         self.check()
         live = set(filter(is_live, self.folders))
         if live and not (master.startswith("local") or self.scratch):
-            raise BadOption(
+            raise OptionError(
                 f"scratch: a server is writing to {min(live)}, so a cluster reads a copy: give a folder for"
                 " that which all machines see, or the master local"
             )
@@ -76,7 +77,7 @@ class From(NamedTuple):
             yield self._replace(folders=[still(each) if each in live else each for each in self.folders])
 
     def source(self, engine: Engine, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
-        """The tables, and the known gaps in the range.  Raises BadOption like `check`."""
+        """The tables, and the known gaps in the range.  Raises OptionError like `check`."""
         self.check()
         since = asked.read_since
         if self.lake:
@@ -88,31 +89,27 @@ class From(NamedTuple):
 
 
 def local(option: str, path: str | Path) -> Path:
-    """A path of this machine.  Raises BadOption for an address."""
+    """A path of this machine.  Raises OptionError for an address."""
     if is_remote(str(path)):
-        raise BadOption(f"{option}: {shown(str(path))} is an address; give a folder, such as a mounted one")
+        raise OptionError(f"{option}: {shown(str(path))} is an address; give a folder, such as a mounted one")
     return Path(path)
 
 
 def writable(option: str, path: str | Path) -> Path:
-    """A folder of this machine to write to, which need not exist yet.  Raises BadOption if it cannot be a
+    """A folder of this machine to write to, which need not exist yet.  Raises OptionError if it cannot be a
     folder."""
     folder = local(option, path)
     if (folder / MANIFEST).exists():
-        raise BadOption(f"{option}: {folder} is a server's data folder; give another one")
+        raise OptionError(f"{option}: {folder} is a server's data folder; give another one")
     try:
         there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
         with TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise BadOption(
+        raise OptionError(
             f"{option}: {folder} cannot be written to ({error.strerror}); give another folder"
         ) from None
     return folder
-
-
-def silent(step: int, name: str) -> None:
-    """An `OnStep` that reports nothing."""
 
 
 @contextmanager
@@ -157,7 +154,7 @@ def aggregate(place: From, out: str | Path, asked: Wanted = ALL, made: Made = DE
 
 def _written(place: From, folder: Path, asked: Wanted, made: Made, most: int) -> Result:
     check_dashboard(made.dashboard)
-    master = "local" if made.spark is None else str(made.spark.sparkContext.master)
+    master = "local" if made.spark is None else made.spark.conf.get("spark.master") or ""
     with place.at_rest(master) as still, engine_of(made.spark, made.memory, place.scratch) as engine:
         source, notes = still.source(engine, asked)
         result = pipeline.aggregate(engine, source, asked, notes=notes, on_step=made.on_step, most=most)
@@ -167,9 +164,9 @@ def _written(place: From, folder: Path, asked: Wanted, made: Made, most: int) ->
 
 
 def check_dashboard(address: str) -> None:
-    """Raise BadOption unless it is an address that a page can link to."""
+    """Raise OptionError unless it is an address that a page can link to."""
     if not address.startswith(("http://", "https://")):
-        raise BadOption(f"dashboard: {address!r} is no address; give one such as {DASHBOARD}")
+        raise OptionError(f"dashboard: {address!r} is no address; give one such as {DASHBOARD}")
 
 
 def report(place: From, out: str | Path, asked: Wanted = ALL, made: Made = DEFAULT) -> Path:
@@ -190,16 +187,16 @@ def export(
     compact: bool = False,
     delta: bool = False,
     on_step: OnStep = silent,
-) -> Exported:
-    """Add everything that has happened in data folders since the last time to a lake.  ``payload``: also the
-    data.
+) -> Commit:
+    """Add everything that has happened in data folders since the last time to a lake.  Returns what this run
+    has added, and what it missed.  ``payload``: also the data.
 
     ``since``: for hosts that are new to the lake, only what ended then or later.  ``compact``: merge the
     files of past days afterwards, which disturbs readers of these files.  ``delta``: also write Delta logs:
     the lake's tables are Delta tables then.
     """
     if not place.folders or place.lake:
-        raise BadOption("data_dir: give the data folders to export")
+        raise OptionError("data_dir: give the data folders to export")
     lake_folder = writable("out", out)
     if delta:
         from bunqueue.analytics.delta import follow  # raises before anything is written
@@ -213,7 +210,7 @@ def export(
         on_step=on_step,
     )
     if compact:
-        on_step(sys.maxsize, "merging files of days that are over")
+        on_step("merging files of days that are over")
         compacting.compact(lake_folder)
     if delta:
         follow(lake_folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import BadOption, EventsLost, NotReadable, UnreadableShard
+from .errors import EventsLost, NotReadable, UnreadableShard
 from .sessions.java import NoJava
 from .sink.enqueue import enqueue
 from .sink.summary import WriteSummary, read_summaries
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .sessions.start import spark_session
 
 __all__ = [
-    "BadOption",
     "EventsLost",
     "NoJava",
     "NotReadable",

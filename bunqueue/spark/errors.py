@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
 from bunqueue.errors import BunqueueError
-from bunqueue.server.folder.unreadable import NoRoom as NoRoom
 from bunqueue.server.folder.unreadable import NotReadable as NotReadable
 from bunqueue.server.folder.unreadable import UnreadableShard as UnreadableShard
-
-
-class BadOption(ValueError):
-    """An option of the source is unknown, or its value is not allowed."""
 
 
 class EventsLost(Exception):
@@ -21,12 +18,10 @@ class EventsLost(Exception):
 
 
 T = TypeVar("T")
-_TOLD = (BadOption, NotReadable, EventsLost, BunqueueError)
 
 
 def brief(kind: type[T]) -> type[T]:
-    """A class that Spark calls.  It shows the frames of an error before its text; from the methods of this
-    class, errors that say what to do come without them."""
+    """A class that Spark calls.  Of its errors that say what to do, Spark shows only the text."""
     for name, method in list(vars(kind).items()):
         if callable(method) and not name.startswith("_"):
             setattr(kind, name, _brief(method))
@@ -36,17 +31,23 @@ def brief(kind: type[T]) -> type[T]:
 def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def called(*args: Any, **given: Any) -> Any:
-        try:
+        with _told():
             found = method(*args, **given)
-        except _TOLD as error:
-            raise error.with_traceback(None) from None
         return _brief_rows(found) if isinstance(found, Iterator) else found
 
     return called
 
 
 def _brief_rows(rows: Iterator[Any]) -> Iterator[Any]:
-    try:
+    with _told():
         yield from rows
-    except _TOLD as error:
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (NotReadable, EventsLost, BunqueueError) as error:
+        # Spark's workers end with the error that they report, so this is about no other.
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise error.with_traceback(None) from None

@@ -9,46 +9,30 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from bunqueue.client.connection.options import refused, unfit
+from bunqueue.errors import OptionError
 from bunqueue.model.events import NAMES as KINDS
 from bunqueue.model.names import hint
 from bunqueue.model.states import STORED
 
-from .errors import BadOption
+from .given import lowered, one_of, whole
 from .read.conditions import MAX_IN, OPERATORS, Condition, clause_of
 from .read.malformed import MODES, Mode
+from .read.reading import Selection
 from .read.tables import DEFAULT_TABLE, TABLES, Column, Table
 
 ROWS_PER_TASK = 250_000  # about a second of work; a task costs some hundredths of a second
 EVENTS_PER_BATCH = 500_000  # of each micro-batch of a stream, over all shards
 
-READING = {
-    "path": "the data folder of a server, a copy of it, or the file of an embedded queue",
-    "paths": "several of them, which `load` makes of a list",
-    "table": "one of the tables",
-    "columns": "those to read, separated by commas; fewer are faster",
-    "hosts": "names for the column host, one for each path",
-    "queues": "only these, separated by commas",
-    "states": "only jobs in these states",
-    "kinds": "only events of these kinds",
-    "since": "only from that time on: ISO 8601, UTC where no offset is given",
-    "until": "only before that time",
-    "timecolumn": "the column that since and until are about",
-    "unreadable": "fail, or skip: leave out shards that cannot be read, which the table skipped lists",
-    "mode": "PERMISSIVE: a value that cannot be decoded is null; DROPMALFORMED: no row; FAILFAST: an error",
-    "filters": 'only rows that fulfil all of these, as JSON: [["state", "=", "failed"]]',
-    "rowspertask": "rows that a task reads of a copy; a shard in use is always read by one",
-}
-STREAMING = {
-    "maxeventsperbatch": "events in one micro-batch at most",
-    "startat": "where a new stream begins: earliest, latest, or a time",
-    "failondataloss": "true, or false: go on where events are missing",
-}
-
-T = TypeVar("T")
+READING = (
+    *("path", "paths", "table", "columns", "hosts", "queues", "states", "kinds", "since", "until"),
+    *("timeColumn", "unreadable", "mode", "filters", "rowsPerTask"),
+)
+STREAMING = ("maxEventsPerBatch", "startAt", "failOnDataLoss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +48,10 @@ class ReadOptions:
     mode: Mode = "PERMISSIVE"
     rows_per_task: int = ROWS_PER_TASK
 
+    def selection(self, now: int) -> Selection:
+        """The rows and columns, of this moment (epoch ms)."""
+        return Selection(self.table, self.columns, self.conditions, now, self.mode)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
@@ -75,9 +63,8 @@ class StreamOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read.  Raises BadOption, which names the wrong one."""
-    options = {name.lower(): value for name, value in given.items()}
-    _check_known(options)
+    """Parse the options of a read.  Raises OptionError, which names the wrong one."""
+    options = lowered(given, (*READING, *STREAMING), "the source bunqueue")
     table = _table(options.get("table", DEFAULT_TABLE))
     return ReadOptions(
         _paths(options),
@@ -85,36 +72,30 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _columns(table, options.get("columns")),
         _names("hosts", options),
         _conditions(table, options),
-        _one_of("unreadable", options, {"fail": False, "skip": True}, "fail"),
-        _one_of("mode", options, {mode.lower(): mode for mode in MODES}, "permissive"),
-        _whole("rowspertask", options, ROWS_PER_TASK),
+        one_of(options, "unreadable", {"fail": False, "skip": True}),
+        one_of(options, "mode", {mode: mode for mode in MODES}),
+        whole(options, "rowsPerTask", ROWS_PER_TASK),
     )
 
 
 def refuse(given: Mapping[str, str], names: Iterable[str], why: str) -> None:
-    """Raise BadOption if one of these options is given."""
-    for name in given:
-        if name.lower() in names:
-            raise BadOption(f"{name}: {why}; leave it out")
+    """Raise OptionError if one of these options is given."""
+    here = {name.lower() for name in given}
+    for name in names:
+        if name.lower() in here:
+            raise unfit(name, f"{why}; leave it out")
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """The options that only streams have."""
-    refuse(given, ("unreadable", "rowspertask"), "streams have no such option")
+    refuse(given, ("unreadable", "rowsPerTask"), "streams have no such option")
     options = {name.lower(): value for name, value in given.items()}
     start = options.get("startat", "earliest")
     return StreamOptions(
-        _whole("maxeventsperbatch", options, EVENTS_PER_BATCH),
-        start if start in ("earliest", "latest") else moment("startat", start),
-        _one_of("failondataloss", options, {"true": True, "false": False}, "true"),
+        whole(options, "maxEventsPerBatch", EVENTS_PER_BATCH),
+        start if start in ("earliest", "latest") else moment("startAt", start),
+        one_of(options, "failOnDataLoss", {"true": True, "false": False}),
     )
-
-
-def _check_known(options: Mapping[str, str]) -> None:
-    known = [*READING, *STREAMING]
-    for name in options:
-        if name not in known:
-            raise BadOption(f"{name}: the source bunqueue has no such option; {hint(name, known)}")
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -127,7 +108,7 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
 def _table(name: str) -> Table:
     table = TABLES.get(name.lower())
     if table is None:
-        raise BadOption(f"table: there is no {name!r}; it is one of {', '.join(TABLES)}")
+        raise OptionError(f"table: there is no {name!r}; it is one of {', '.join(TABLES)}")
     return table
 
 
@@ -136,15 +117,15 @@ def _columns(table: Table, text: str | None) -> tuple[Column, ...]:
 
 
 def columns_named(table: Table, names: tuple[str, ...]) -> tuple[Column, ...]:
-    """The columns with these names.  Raises BadOption for an unknown or repeated name."""
+    """The columns with these names.  Raises OptionError for an unknown or repeated name."""
     found = []
     for name in names:
         column = table.column(name)
         if column is None:
             known = [column.name for column in table.columns]
-            raise BadOption(f"columns: {table.name} has no column {name!r}; {hint(name, known)}")
+            raise OptionError(f"columns: {table.name} has no column {name!r}; {hint(name, known)}")
         if column in found:
-            raise BadOption(f"columns: {name} is named twice")
+            raise OptionError(f"columns: {name} is named twice")
         found.append(column)
     return tuple(found)
 
@@ -155,14 +136,14 @@ def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ..
         names = _names(option, options)
         if names:
             if table.column(column) is None:
-                raise BadOption(f"{option}: the table {table.name} has no column {column}; leave it out")
+                raise OptionError(f"{option}: the table {table.name} has no column {column}; leave it out")
             conditions.append(Condition(column, "in", list(names)))
     for name in _names("states", options):
         if name not in STORED:
-            raise BadOption(f"states: there is no state {name!r}; they are {', '.join(STORED)}")
+            raise OptionError(f"states: there is no state {name!r}; they are {', '.join(STORED)}")
     for name in _names("kinds", options):
         if name not in KINDS:
-            raise BadOption(f"kinds: there is no kind {name!r}; {hint(name, KINDS)}")
+            raise OptionError(f"kinds: there is no kind {name!r}; {hint(name, KINDS)}")
     column = _time_column(table, options)
     return (*conditions, *_range(column, options), *_filters(table, options))
 
@@ -175,7 +156,7 @@ def _filters(table: Table, options: Mapping[str, str]) -> list[Condition]:
     try:
         given = msgspec.json.decode(text, type=list[tuple[str, str, Any]])
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-        raise BadOption(
+        raise OptionError(
             f"filters: {text[:80]!r} is no list of conditions ({error}); give JSON such as "
             '[["state", "=", "failed"]]'
         ) from None
@@ -186,9 +167,9 @@ def _filter(table: Table, name: str, how: str, value: Any) -> Condition:
     column = table.column(name)
     if column is None:
         known = [column.name for column in table.columns]
-        raise BadOption(f"filters: {table.name} has no column {name!r}; {hint(name, known)}")
+        raise OptionError(f"filters: {table.name} has no column {name!r}; {hint(name, known)}")
     if how not in OPERATORS:
-        raise BadOption(f"filters: there is no operator {how!r}; they are {', '.join(OPERATORS)}")
+        raise OptionError(f"filters: there is no operator {how!r}; they are {', '.join(OPERATORS)}")
     values = value if how == "in" and isinstance(value, list) else [value]
     if column.type == "timestamp":
         values = [moment("filters", each) if isinstance(each, str) else each for each in values]
@@ -197,7 +178,7 @@ def _filter(table: Table, name: str, how: str, value: Any) -> Condition:
     else:
         condition = Condition(column.name, how, values if how == "in" else values[0])
     if clause_of(table, condition) is None:
-        raise BadOption(
+        raise OptionError(
             f"filters: {table.name}.{column.name} ({column.type}) cannot be compared with {value!r} by "
             f"{how!r} where it is read; filter the frame instead, with where()"
         )
@@ -211,7 +192,7 @@ def _range(column: str, options: Mapping[str, str]) -> list[Condition]:
     if "until" in options:
         found.append(Condition(column, "<", moment("until", options["until"])))
     if len(found) == 2 and found[0].value >= found[1].value:
-        raise BadOption(f"since: {options['since']!r} is not before until, which is {options['until']!r}")
+        raise OptionError(f"since: {options['since']!r} is not before until, which is {options['until']!r}")
     return found
 
 
@@ -220,7 +201,7 @@ def _time_column(table: Table, options: Mapping[str, str]) -> str:
     column = table.column(name)
     if column is None or column.type != "timestamp":
         times = ", ".join(column.name for column in table.columns if column.type == "timestamp")
-        raise BadOption(f"timeColumn: {table.name} has no time {name!r}; it has {times}")
+        raise OptionError(f"timeColumn: {table.name} has no time {name!r}; it has {times}")
     return column.name
 
 
@@ -230,7 +211,7 @@ def _names(option: str, options: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     names = _split(option, text)
     if len(names) > MAX_IN:
-        raise BadOption(f"{option}: {len(names)} names are more than {MAX_IN}; read all and filter in Spark")
+        raise unfit(option, f"{len(names)} names are more than {MAX_IN}; read all and filter in Spark")
     return names
 
 
@@ -242,37 +223,20 @@ def _split(option: str, text: str) -> tuple[str, ...]:
         except ValueError:
             parts = None
         if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-            raise BadOption(f"{option}: {text!r} is no JSON list of names")
+            raise refused(option, text, "is no JSON list of names")
     else:
         parts = [part.strip() for part in text.split(",")]
     if not parts or not all(parts):
-        raise BadOption(f"{option}: {text!r} has no name, or an empty one; separate names by commas")
+        raise refused(option, text, "has no name, or an empty one; separate names by commas")
     return tuple(parts)
 
 
 def moment(option: str, text: str, zone: tzinfo = UTC, more: str = "") -> datetime:
-    """Parse a time in ISO 8601, in ``zone`` unless it has an offset.  Raises BadOption for anything else;
+    """Parse a time in ISO 8601, in ``zone`` unless it has an offset.  Raises OptionError for anything else;
     ``more`` names other allowed forms for the error."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise BadOption(
-            f"{option}: {text!r} is no time; write it as 2026-01-31 or 2026-01-31T12:00:00+01:00{more}"
-        ) from None
+        why = f"is no time; write it as 2026-01-31 or 2026-01-31T12:00:00+01:00{more}"
+        raise refused(option, text, why) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=zone)
-
-
-def _whole(option: str, options: Mapping[str, str], default: int) -> int:
-    text = options.get(option)
-    if text is None:
-        return default
-    if not text.isdecimal() or int(text) < 1:
-        raise BadOption(f"{option}: {text!r} is not allowed; give a whole number, 1 at least")
-    return int(text)
-
-
-def _one_of(option: str, options: Mapping[str, str], values: Mapping[str, T], default: str) -> T:
-    text = options.get(option, default).lower()
-    if text not in values:
-        raise BadOption(f"{option}: {text!r} is not allowed; give {' or '.join(values)}")
-    return values[text]

@@ -6,11 +6,12 @@ Instances are pickled and sent to workers, so they contain plain values and open
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -23,15 +24,27 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .errors import BadOption, UnreadableShard, brief
-from .options import STREAMING, ReadOptions, columns_named, read_options, refuse, stream_options
+from bunqueue.errors import OptionError
+
+from .errors import UnreadableShard, brief
+from .options import (
+    STREAMING,
+    ReadOptions,
+    StreamOptions,
+    columns_named,
+    read_options,
+    refuse,
+    stream_options,
+)
 from .read.arrow import array_of, batch_of
 from .read.folders import find_shards, kept_snapshots
-from .read.reading import Piece, Selection, check_readable, pieces_of, read
+from .read.reading import Piece, check_readable, pieces_of, read
 from .read.remote import is_remote, shown
 from .read.tables import SKIPPED, Column, Table
 
 logger = logging.getLogger("bunqueue.spark")
+if "PYSPARK_SPARK_SESSION_UUID" in os.environ:  # Spark collects what this worker logs
+    logger.setLevel(logging.INFO)
 
 
 @brief
@@ -55,18 +68,21 @@ class BunqueueDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from .read.stream import EventStream
 
+        return EventStream(partial(self._streaming, schema))
+
+    def _streaming(self, schema: StructType) -> tuple[ReadOptions, StreamOptions]:
         options = read_options(self.options)
         if options.table.name != "events":
-            raise BadOption(
+            raise OptionError(
                 f"table: {options.table.name} cannot be streamed; give table=events, or use spark.read"
             )
         for path in options.paths:
             if is_remote(path) or kept_snapshots(Path(path)):
-                raise BadOption(
+                raise OptionError(
                     f"path: {shown(path)} cannot be streamed; give the folder of a server on this machine"
                 )
         chosen = replace(options, columns=_columns_of(options.table, schema))
-        return EventStream(chosen, stream_options(self.options))
+        return chosen, stream_options(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .sink.writer import BatchWriter
@@ -85,24 +101,10 @@ def _columns_of(table: Table, schema: StructType) -> tuple[Column, ...]:
     for column, field in zip(columns, schema.fields, strict=True):
         given = field.dataType.simpleString()
         if given != column.type:
-            raise BadOption(
+            raise OptionError(
                 f"schema: {table.name}.{column.name} is {column.type}, not {given}; cast it after reading"
             )
     return columns
-
-
-class Part(InputPartition):
-    """The input of one task."""
-
-    def __init__(self, piece: Piece) -> None:
-        self.piece = piece
-
-
-class SkippedPart(InputPartition):
-    """The table of shards that are left out: known before any task."""
-
-    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
-        self.rows = rows
 
 
 @brief
@@ -118,7 +120,9 @@ class BatchReader(DataSourceReader):
         self.now = time.time_ns() // 1_000_000
 
     def partitions(self) -> list[InputPartition]:
-        """Decide once what is read and what is left out; a task that then cannot read its part fails."""
+        """Decide once what is read and what is left out; a task that then cannot read its part fails.
+
+        The value of a partition is a `Piece`; of the table ``skipped``, its rows."""
         options = self.options
         found: list[InputPartition] = []
         skipped = []
@@ -127,22 +131,23 @@ class BatchReader(DataSourceReader):
                 if options.skip or options.table is SKIPPED:
                     check_readable(shard)
                 if options.table is not SKIPPED:
-                    found += map(Part, pieces_of(shard, options.table, rows=options.rows_per_task))
+                    found += map(InputPartition, pieces_of(shard, options.table, rows=options.rows_per_task))
             except UnreadableShard as error:
                 if not options.skip and options.table is not SKIPPED:
                     raise
                 logger.warning("skipped: %s", error)
                 path = shown(shard.path) if is_remote(shard.path) else shard.path
                 skipped.append((shard.host, shard.number, path, str(error), self.now))
-        return [SkippedPart(skipped)] if options.table is SKIPPED else found
+        rows = " and ".join(map(str, options.conditions)) or "all rows"
+        logger.info("%s: %s, in %d tasks", options.table.name, rows, len(found))
+        return [InputPartition(skipped)] if options.table is SKIPPED else found
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, SkippedPart):
-            values = zip(SKIPPED.columns, zip(*partition.rows, strict=True), strict=False)
-            arrays = {column.name: array_of(column, each) for column, each in values}
-            return iter([batch_of(self.options.columns, arrays, len(partition.rows))] if arrays else [])
-        if not isinstance(partition, Part):  # Spark makes one when there are no partitions
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rows = partition.value
+        if isinstance(rows, Piece):
+            return read(rows, self.options.selection(self.now))
+        if not rows:  # Spark makes a partition when there is none
             return iter(())
-        options = self.options
-        selection = Selection(options.table, options.columns, options.conditions, self.now, options.mode)
-        return read(partition.piece, selection)
+        values = zip(SKIPPED.columns, zip(*rows, strict=True), strict=True)
+        arrays = {column.name: array_of(column, each) for column, each in values}
+        return iter([batch_of(self.options.columns, arrays, len(rows))])

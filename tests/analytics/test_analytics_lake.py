@@ -22,14 +22,15 @@ from deltalake import DeltaTable
 from history import HOUR_MS, TIMES, at_another_time, begin_of, shards_of
 from pyarrow import dataset
 
+from bunqueue import OptionError
 from bunqueue.analytics import lake, pipeline
 from bunqueue.analytics.compacting import compact
 from bunqueue.analytics.delta import follow
 from bunqueue.analytics.engine import Engine
-from bunqueue.analytics.exporting import Exported, export
+from bunqueue.analytics.exporting import export
 from bunqueue.analytics.lake_log import LakeLog
 from bunqueue.analytics.times import time_of
-from bunqueue.spark import BadOption, NotReadable
+from bunqueue.spark import NotReadable
 
 KEYS = {
     "jobs": ("host", "id", "finished_at"),
@@ -87,13 +88,13 @@ def test_repeated_and_killed(folder: Path, tmp_path: Path) -> None:
     assert (first.gaps, first.missing) == ([], {})
     _undo_moving(place)
     again = export([str(folder)], place, hosts=["web"])
-    assert again == Exported(dict.fromkeys(KEYS, 0), [], {})
+    assert (again.rows, again.gaps, again.missing) == (dict.fromkeys(KEYS, 0), [], {})
     assert rows_of(place) == whole
     assert not (place / "_staging").exists()
 
 
 def _dies_at(name: str) -> pipeline.OnStep:
-    def on_step(step: int, what: str) -> None:
+    def on_step(what: str) -> None:
         if what == name:
             raise KeyboardInterrupt
 
@@ -187,7 +188,7 @@ def test_from_a_moment_on(two_parts: tuple[Path, Path], tmp_path: Path) -> None:
     assert counts == {table: len(set(rows)) for table, rows in rows_of(place).items()}
     assert all(0 < counts[table] < whole for table, whole in expected(late).items())
     assert (first.gaps, second.gaps, second.missing) == ([], [], {})
-    with pytest.raises(BadOption, match="since: the lake knows web, and goes on where it was"):
+    with pytest.raises(OptionError, match="since: the lake knows web, and goes on where it was"):
         export([str(late)], place, hosts=["web"], since=begin)
     nothing = dict.fromkeys(KEYS, 0)
     later = begin_of(late) + 24 * HOUR_MS
@@ -390,7 +391,7 @@ def test_the_host_has_to_be_clear(folder: Path, tmp_path: Path) -> None:
     """A lake takes no folder under a name that nobody gave, nor one that was resharded."""
     place, now = tmp_path / "lake", socket.gethostname()
     export([str(folder)], place, hosts=["web-1"])
-    with pytest.raises(BadOption, match=rf"hosts: the lake knows web-1, and not {now}, as .* \(--host\)"):
+    with pytest.raises(OptionError, match=rf"hosts: the lake knows web-1, and not {now}, as .* \(--host\)"):
         export([str(folder)], place)
     there = expected(folder)
     subprocess.run([sys.executable, "-m", "shardproc.resharding", str(folder), "4"], check=True)

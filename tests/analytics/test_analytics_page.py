@@ -213,7 +213,7 @@ def test_charts_say_what_they_show(browser: Browser, week: Path) -> None:
             ["report", "--data-dir", "none", "--out", "o"],
             "there is no folder none; give the --data-dir of a server",
         ),
-        (["report", "--data-dir", "x/a", "--data-dir", "y/a", "--out", "o"], "'a' names two data folders"),
+        (["report", "--data-dir", "x/a", "--data-dir", "y/a", "--out", "o"], "'a' names two paths"),
         (["report", "--data-dir", "a", "--out", "o", "--tz", "Rome"], "--tz: there is no time zone 'Rome'"),
         (["aggregate", "--data-dir", "a", "--out", "o", "--since", "soon"], "--since: 'soon' is no time"),
         (["aggregate", "--data-dir", "a", "--out", "o", "--since", "9" * 12 + "d"], "is before the year 1"),
@@ -266,7 +266,7 @@ def test_nothing_in_the_range(run: Run, past: Path, tmp_path: Path) -> None:
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "<p class=lead>No job has ended in this time." in page
     about = json.loads((out / "about.json").read_text())
-    assert (about["since"], about["hosts"]) == ("2026-06-01T00:00:00+00:00", ["web"])
+    assert (about["since"], about["hosts"]) == ("2026-06-01T00:00:00Z", ["web"])
     made_at, until = (datetime.fromisoformat(about[name]) for name in ("made_at", "until"))
     assert abs(until - made_at) < timedelta(seconds=1)
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from bunqueue import OptionError
 from bunqueue.analytics.runs import From, aggregate, export, report
-from bunqueue.spark import BadOption
 
 
 @pytest.mark.parametrize("run", [aggregate, export, report])
 def test_results_go_to_folders(run: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert callable(run)
-    with pytest.raises(BadOption, match="out: s3://bucket/lake is an address; give a folder"):
+    with pytest.raises(OptionError, match="out: s3://bucket/lake is an address; give a folder"):
         run(From(["data"]), "s3://KEY:SECRET@bucket/lake?region=eu")
     assert list(tmp_path.iterdir()) == []
 
@@ -30,5 +30,5 @@ def test_results_go_to_folders(run: object, tmp_path: Path, monkeypatch: pytest.
 )
 def test_a_lake_stands_alone(place: From, message: str, tmp_path: Path) -> None:
     never: object = None
-    with pytest.raises(BadOption, match=message):
+    with pytest.raises(OptionError, match=message):
         place.source(never)  # type: ignore[arg-type]

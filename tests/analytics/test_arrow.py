@@ -13,7 +13,7 @@ import pytest
 from history import shards_of
 from support.server import ROOT
 
-from bunqueue import arrow
+from bunqueue import OptionError, arrow
 from bunqueue.spark.read.tables import SKIPPED, TABLES
 
 PAGE = (ROOT / "docs" / "arrow.md").read_text(encoding="utf-8")
@@ -61,16 +61,16 @@ def test_what_is_asked_for(past: Path) -> None:
 
 def test_mistakes(past: Path, tmp_path: Path) -> None:
     refused = {
-        "queue: there is no such option": {"queue": "mail"},
+        "reading has no option 'queue'; did you mean queues?": {"queue": "mail"},
         "columns: jobs has no column 'stat'; did you mean state?": {"columns": ["stat"]},
         "states: there is no state 'done'": {"states": ["done"]},
         "since: 'soon' is no time": {"since": "soon"},
     }
     for text, options in refused.items():
-        with pytest.raises(arrow.BadOption) as error:
+        with pytest.raises(OptionError) as error:
             arrow.jobs(past, **options)
         assert text in str(error.value)
-    with pytest.raises(arrow.BadOption, match="table: there is no 'job'"):
+    with pytest.raises(OptionError, match="table: there is no 'job'"):
         arrow.table("job", past)
     with pytest.raises(arrow.NotReadable, match="there is no folder"):
         arrow.jobs(tmp_path / "nothing")

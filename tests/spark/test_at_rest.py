@@ -13,9 +13,9 @@ from support.busy import busy
 from support.folders import opened
 from support.server import Server
 
-from bunqueue import Queue
+from bunqueue import OptionError, Queue
 from bunqueue.analytics.runs import From
-from bunqueue.spark import BadOption, NotReadable, copy, snapshot
+from bunqueue.spark import NotReadable, copy, snapshot
 from bunqueue.spark.read.snapshots import is_live
 
 COUNTS = "select (select count(*) from jobs), (select sum(count) from events)"
@@ -53,7 +53,7 @@ def test_what_nobody_writes_to_is_read_where_it_is(server: Server, scratch: Path
 
 def test_a_cluster_reads_what_it_can_see(server: Server, scratch: Path) -> None:
     place = From([str(server.data_dir)])
-    with pytest.raises(BadOption, match=r"scratch: a server is writing to .*, so a cluster reads a copy"):
+    with pytest.raises(OptionError, match=r"scratch: a server is writing to .*, so a cluster reads a copy"):
         with place.at_rest("spark://head:7077"):
             pass
     still = From([str(copy(server.data_dir, scratch / "still"))])
@@ -97,7 +97,7 @@ def test_a_disk_that_is_too_small(server: Server, scratch: Path, monkeypatch: py
 
 
 def test_a_lake_is_not_copied() -> None:
-    with pytest.raises(BadOption, match="scratch: of data folders only"):
+    with pytest.raises(OptionError, match="scratch: of data folders only"):
         From(lake="lake", scratch="/tmp").check()
 
 

@@ -102,5 +102,5 @@ def test_numbers_lists_and_nulls() -> None:
         Condition("at", "=", "noon"),
     ],
 )
-def test_what_sqlite_sees_otherwise_is_left_to_spark(condition: Condition) -> None:
+def test_what_sqlite_sees_otherwise_is_refused(condition: Condition) -> None:
     assert clause_of(TABLE, condition) is None

@@ -69,7 +69,7 @@ def test_the_trail_is_read(
 def test_it_names_every_option() -> None:
     for heading, options in (("## Reading", READING), ("## Streaming", STREAMING)):
         rows = re.findall(r"^\| (`.*?) \|", section(heading).partition("\n### ")[0], re.MULTILINE)
-        named = [name.lower() for row in rows for name in re.findall(r"`(\w+)`", row)]
+        named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
         assert sorted(named) == sorted(options)
 
 

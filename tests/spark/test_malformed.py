@@ -14,7 +14,8 @@ import pytest
 from plain import rows_of
 from support.spark import Full
 
-from bunqueue.spark.errors import BadOption, UnreadableShard
+from bunqueue import OptionError
+from bunqueue.spark.errors import UnreadableShard
 from bunqueue.spark.read import reading
 from bunqueue.spark.read.folders import find_shards
 from bunqueue.spark.read.reading import Selection, pieces_of
@@ -81,7 +82,7 @@ def test_what_becomes_of_bad_rows(full: Full, harmed: Path) -> None:
     assert len(rows_of(harmed, columns="seq,queue", mode="FAILFAST")) == whole, "nothing bad is read"
     with pytest.raises(UnreadableShard, match=r"shard-00\.db: a row of jobs, seq \d+.*mode=PERMISSIVE reads"):
         rows_of(harmed, columns=COLUMNS, mode="FAILFAST")
-    with pytest.raises(BadOption, match="mode: 'lenient' is not allowed; give permissive or "):
+    with pytest.raises(OptionError, match="mode: 'lenient' is not allowed; give one of PERMISSIVE, "):
         rows_of(harmed, mode="lenient")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from support.folders import opened
@@ -149,7 +149,7 @@ def test_earliest_is_what_is_there_when_the_first_batch_is_read(make_server: Sta
     data = Path(server.data_dir)
     push(server, 10)
     options = {"path": str(data), "table": "events", "columns": "seq"}
-    stream = EventStream(read_options(options), stream_options({}))
+    stream = EventStream(lambda: (read_options(options), stream_options({})))
     start = stream.initialOffset()
     for _ in range(4):
         push(server, 1000, QUEUES[:1])
@@ -217,15 +217,20 @@ def test_events_of_several_machines(spark: SparkSession, make_server: StartServe
 def test_only_events_can_be_streamed(spark: SparkSession, server: Server) -> None:
     reader = spark.readStream.format("bunqueue").option("table", "jobs")
     query = reader.load(str(server.data_dir)).writeStream.format("noop")
-    with pytest.raises(Exception, match="jobs cannot be streamed; give table=events"):
+    with pytest.raises(StreamingQueryException) as error:
         query.trigger(availableNow=True).start().awaitTermination()
+    assert "Error: table: jobs cannot be streamed; give table=events" in str(error.value).splitlines()[0]
+    assert "Traceback" not in str(error.value)
 
 
 def test_options_of_the_other_way_to_read_are_refused(spark: SparkSession, server: Server) -> None:
     folder = str(server.data_dir)
     reader = spark.readStream.format("bunqueue").options(table="events", unreadable="skip")
     writer = reader.load(folder).writeStream.format("noop").trigger(availableNow=True)
-    with pytest.raises(Exception, match="unreadable: streams have no such option; leave it out"):
+    with pytest.raises(StreamingQueryException, match="unreadable: streams have no such option; leave it"):
         writer.start().awaitTermination()
-    with pytest.raises(Exception, match="startat: only streams have this option; leave it out"):
-        spark.read.format("bunqueue").options(table="events", startAt="latest").load(folder).count()
+    batch = spark.read.format("bunqueue").options(table="events", startAt="latest").load(folder)
+    with pytest.raises(AnalysisException) as error:
+        batch.count()
+    assert "OptionError: startAt: only streams have this option; leave it" in str(error.value).splitlines()[0]
+    assert "Traceback" not in str(error.value)

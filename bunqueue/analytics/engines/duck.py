@@ -18,8 +18,8 @@ from pyarrow import dataset
 from bunqueue import arrow
 from bunqueue.analytics.engine import Folders
 from bunqueue.analytics.numbers import PERCENTILES
+from bunqueue.errors import OptionError
 from bunqueue.model.errors_alike import pattern_of
-from bunqueue.spark.errors import BadOption
 from bunqueue.spark.read.conditions import Condition
 from bunqueue.spark.read.reading import Selection
 from bunqueue.spark.read.tables import TABLES
@@ -51,7 +51,7 @@ class Duck:
             self._db = duckdb.connect(":memory:", config=settings)
         except duckdb.Error:
             self._scratch.cleanup()
-            raise BadOption(f"memory: {memory!r} is no size; give one such as 4g") from None
+            raise OptionError(f"memory: {memory!r} is no size; give one such as 4g") from None
         for macro in _MACROS:
             self._db.execute(f"create macro {macro}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,11 @@ class Spark:
         register(self._spark)
         self._spark.udf.register("pattern_of", pattern_of)
         self._kept: list[DataFrame] = []
-        context = spark.sparkContext
-        self._is_local = context.master == "local" or context.master.startswith("local[")
-        partitions = spark.conf.get(_PARTITIONS, _SPARKS_OWN)
+        master = spark.conf.get("spark.master") or ""  # Spark Connect has it as well
+        self._is_local = master == "local" or master.startswith("local[")
+        partitions = spark.conf.get(_PARTITIONS) or _SPARKS_OWN
         if self._is_local and partitions == _SPARKS_OWN:
-            partitions = str(PER_CORE * context.defaultParallelism)
+            partitions = str(PER_CORE * (os.cpu_count() or 1))
         self._spark.conf.set(_PARTITIONS, partitions)
 
     def percentiles(self, value: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from bunqueue.errors import BunqueueError
+from bunqueue.errors import BunqueueError, OptionError
 from bunqueue.server.settings import SettingsError
 from bunqueue.text import plural
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bunqueue.analytics.pipeline import OnStep
-    from bunqueue.analytics.runs import From
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -114,9 +113,6 @@ Scratch = Annotated[
 ]
 
 
-_LAST = 19  # the lowest priority
-
-
 class Priority(StrEnum):
     """The CPU priority of a command."""
 
@@ -182,10 +178,10 @@ def export(
 
         place = runs.From(data_dir, host or (), None, skip_unreadable)
         begin = pipeline.wanted(since).since
-        _stand_back(priority, data_dir)
-        found = runs.export(
-            place, out, payload=payload, since=begin, compact=compact, delta=delta, on_step=on_step
-        )
+        with _standing_back(priority, data_dir):
+            found = runs.export(
+                place, out, payload=payload, since=begin, compact=compact, delta=delta, on_step=on_step
+            )
     counts = ", ".join(plural(found.rows[name], name.rstrip("s")) for name in ("jobs", "attempts", "events"))
     print(f"{counts} added to {out}")
     for gap in found.gaps:
@@ -283,7 +279,7 @@ def _figures(
 ) -> Any:
     """Run `bunqueue.analytics.runs.aggregate` or ``report``.  Errors in the arguments are raised first."""
     with _reporting() as on_step:
-        from bunqueue.analytics import inputs, pipeline, runs
+        from bunqueue.analytics import pipeline, runs
         from bunqueue.spark.read import folders
 
         wanted = pipeline.wanted(*asked)
@@ -293,20 +289,24 @@ def _figures(
         if "dashboard" in more:
             runs.check_dashboard(more["dashboard"])
         if place.folders:
-            folders.find_shards(place.folders, inputs.host_names(place.folders, place.hosts))
-        with _spark(machine, place, on_step) if machine.has_spark else nullcontext() as spark:
-            if spark is None:
-                _stand_back(machine.priority, place.folders)
+            folders.find_shards(place.folders, place.hosts)
+        with (
+            _standing_back(machine.priority, place.folders) as is_low,
+            _spark(machine, is_low, on_step) if machine.has_spark else nullcontext() as spark,
+        ):
             made = runs.Made(spark, machine.memory, on_step=on_step, **more)
             return getattr(runs, what)(place, out, wanted, made)
 
 
-def _stand_back(priority: Priority | None, folders: Sequence[str]) -> None:
-    """Leave the processor to others, if asked, or if a server writes to a folder."""
+@contextmanager
+def _standing_back(priority: Priority | None, folders: Sequence[str]) -> Iterator[bool]:
+    """Leave the processor to others, if asked, or if a server writes to a folder.  Yields whether it does."""
     from bunqueue.spark.read.snapshots import is_live
+    from bunqueue.spark.sessions.priority import standing_back
 
-    if priority is Priority.low or (priority is None and any(map(is_live, folders))):
-        os.nice(_LAST)
+    is_low = priority is Priority.low or (priority is None and any(map(is_live, folders)))
+    with standing_back() if is_low else nullcontext():
+        yield is_low
 
 
 def _with_flags(text: str) -> str:
@@ -331,7 +331,7 @@ _FLAGS = {
 def _reporting() -> Iterator[OnStep]:
     """Yield a callback that shows each step on standard error; turn errors into those of the command line."""
     try:
-        from bunqueue.spark import BadOption, NoJava, NotReadable
+        from bunqueue.spark import NoJava, NotReadable
         from bunqueue.spark.sessions.errors import in_a_line
 
         with _progress() as on_step:
@@ -340,7 +340,7 @@ def _reporting() -> Iterator[OnStep]:
         extra = "spark" if error.name in ("pyspark", "py4j") else "analytics"
         text = f"analytics need more packages ({error}): pip install 'bunqueue[{extra}]'"
         raise SettingsError(text) from None
-    except (BadOption, NotReadable, NoJava) as error:
+    except (OptionError, NotReadable, NoJava) as error:
         raise SettingsError(_with_flags(str(error))) from None
     except KeyboardInterrupt:
         raise typer.Abort from None
@@ -365,22 +365,11 @@ def _was_interrupted(error: BaseException) -> bool:
 
 
 @contextmanager
-def _spark(machine: _Machine, place: From, on_step: OnStep) -> Iterator[SparkSession]:
-    """Yield a Spark session, at low priority beside a server."""
-    from bunqueue.spark import standing_back
-    from bunqueue.spark.read.snapshots import is_live
-
-    is_low = machine.priority is Priority.low or (
-        machine.priority is None and any(map(is_live, place.folders))
-    )
-    with standing_back() if is_low else nullcontext():
-        on_step(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
-        yield _session(machine)
-
-
-def _session(machine: _Machine) -> SparkSession:
+def _spark(machine: _Machine, is_low: bool, on_step: OnStep) -> Iterator[SparkSession]:
+    """Yield a Spark session."""
     from bunqueue.spark import spark_session
 
+    on_step(f"starting Spark{', which stands back for the server' if is_low else ''}")
     logging.getLogger().addHandler(logging.NullHandler())  # Py4J logs the errors there that it also raises
     settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # no tracebacks beside our error
     spark = spark_session(
@@ -392,7 +381,7 @@ def _session(machine: _Machine) -> SparkSession:
     )
     # Spark's own handler asks Java to cancel its jobs, which fails during another call to Java.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return spark
+    yield spark
 
 
 @contextmanager
@@ -406,7 +395,7 @@ def _progress() -> Iterator[OnStep]:
         if current:
             console.print(f"{time.monotonic() - began:6.1f} s  {current}")
 
-    def on_step(step: int, name: str) -> None:
+    def on_step(name: str) -> None:
         nonlocal current, began
         finish()
         began, current = time.monotonic(), name

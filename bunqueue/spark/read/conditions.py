@@ -1,7 +1,4 @@
-"""Conditions on rows as SQLite's SQL, so that it reads fewer rows.
-
-The caller checks the rows again.  A condition without an equivalent in SQL is left out.
-"""
+"""Conditions on rows as SQLite's SQL, so that it reads fewer rows."""
 
 from __future__ import annotations
 
@@ -22,30 +19,34 @@ MAX_IN = 500  # values; SQLite takes some thousand parameters
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``column operator value``.  A `datetime` without a zone is in UTC; ``in`` has a list."""
+    """``column operator value``.  Times are aware; ``in`` has a list.  `clause_of` must know it."""
 
     column: str
     operator: Operator
     value: Any = None
+
+    def __str__(self) -> str:
+        value = self.value.isoformat() if isinstance(self.value, datetime) else self.value
+        return f"{self.column} {self.operator}" + ("" if value is None else f" {value!r}")
 
 
 Clause = tuple[str, list[Any]]  # SQL and its parameters
 
 
 def where(table: Table, conditions: Sequence[Condition]) -> Clause:
-    """All conditions combined, as far as SQL can express them."""
+    """All conditions combined."""
     parts: list[str] = []
     parameters: list[Any] = []
     for condition in conditions:
         clause = clause_of(table, condition)
-        if clause is not None:
-            parts.append(f"({clause[0]})")
-            parameters += clause[1]
+        assert clause is not None, condition
+        parts.append(f"({clause[0]})")
+        parameters += clause[1]
     return " and ".join(parts), parameters
 
 
 def clause_of(table: Table, condition: Condition) -> Clause | None:
-    """A condition as SQL, or None if SQL has no equivalent."""
+    """A condition as SQL, or None if SQLite would not compare as Spark does."""
     column = table.column(condition.column)
     if column is None or not column.sql or column.decode is not None:
         return None
@@ -101,5 +102,4 @@ def _moment(sql: str, operator: str, value: Any) -> Clause | None:
 
 def microseconds(value: datetime) -> int:
     """Since the epoch."""
-    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // _MICROSECOND
+    return (value - _EPOCH) // _MICROSECOND

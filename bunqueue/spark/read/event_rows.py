@@ -81,9 +81,9 @@ def bounds(file: ShardFile) -> Bounds:
     """The range of event numbers in the log."""
     if file.is_empty:
         return Bounds(1, 0)
-    oldest = file.one("select min(first_seq) from events")
-    newest = file.one("select first_seq + count - 1 from events order by first_seq desc limit 1")
-    return Bounds(oldest[0], newest[0]) if oldest and newest else Bounds(1, 0)
+    first = file.one("select first_seq from events order by first_seq limit 1")
+    last = file.one("select first_seq + count - 1 from events order by first_seq desc limit 1")
+    return Bounds(first[0], last[0]) if first and last else Bounds(1, 0)
 
 
 def oldest(file: ShardFile) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bunqueue.errors import OptionError
 from bunqueue.server.folder.data_folder import (
     NAME,
     DataFolderError,
@@ -16,8 +17,8 @@ from bunqueue.server.folder.data_folder import (
     shards_of,
 )
 
-from ..errors import BadOption, NotReadable
-from .remote import is_remote, newest_snapshots, remote_shards
+from ..errors import NotReadable
+from .remote import is_remote, newest_snapshots, remote_shards, shown
 
 
 class Shard(NamedTuple):
@@ -29,22 +30,32 @@ class Shard(NamedTuple):
 
 
 def find_shards(paths: Sequence[str], hosts: Sequence[str]) -> list[Shard]:
-    """All shards at these paths. ``hosts`` names the machine of each path, if given.
+    """All shards at these paths. ``hosts`` names the machine of each path; see `host_names`.
 
     Raises NotReadable if a path has no shards. An unreadable file is found only when it is opened.
     """
     if not paths:
-        raise BadOption('path: give the data folder, as in .load("/var/lib/bunqueue")')
+        raise OptionError('path: give the data folder, as in .load("/var/lib/bunqueue")')
+    names = host_names(paths, hosts)
+    return [shard for path, host in zip(paths, names, strict=True) for shard in _shards_at(path, host)]
+
+
+def host_names(paths: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """A name for the machine of each path: the given ones, or this machine's name for a single path, or the
+    names of the folders.
+
+    Raises OptionError when there are too few or too many names, or when two are the same.
+    """
     if hosts and len(hosts) != len(paths):
-        raise BadOption(
+        raise OptionError(
             f"hosts: {len(hosts)} names for {len(paths)} paths; give one for each, in their order"
         )
-    if not hosts and len(paths) > 1:
-        raise BadOption(
-            f"hosts: needed to tell the rows of {len(paths)} paths apart; give a name for each, with commas"
-        )
-    names = hosts or [socket.gethostname()]
-    return [shard for path, host in zip(paths, names, strict=True) for shard in _shards_at(path, host)]
+    own = [Path(shown(path) if is_remote(path) else path).name for path in paths]
+    names = list(hosts) or (own if len(paths) > 1 else [socket.gethostname()])
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise OptionError(f"hosts: {twice!r} names two paths; give each a name of its own")
+    return names
 
 
 def _shards_at(path: str, host: str) -> Iterator[Shard]:

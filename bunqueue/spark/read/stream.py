@@ -7,7 +7,8 @@ the same numbers again.  An event's number never changes, so the same numbers ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +29,36 @@ from .conditions import microseconds
 from .event_rows import Bounds, bounds, first_since
 from .folders import Shard, find_shards
 from .offsets import Offset, key_of, limited, lost_events, reached, resharded, went_back
-from .reading import Selection, read_events
+from .reading import read_events
 
 logger = logging.getLogger("bunqueue.spark")
 
 
-class EventPart(InputPartition):
-    """The events that one task reads: those of a shard with numbers above ``after``, or from the oldest,
-    up to ``until``."""
-
-    def __init__(self, shard: Shard, after: int | None, until: int) -> None:
-        self.shard = shard
-        self.after = after
-        self.until = until
-
-
 @brief
 class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the event logs of all shards."""
+    """Reads the event logs of all shards.
 
-    def __init__(self, options: ReadOptions, stream: StreamOptions) -> None:
-        self.options = options
-        self.stream = stream
+    ``asked`` gives the options, or raises an error.  Spark would hide an error of the constructor behind one
+    of its own.
+    """
+
+    def __init__(self, asked: Callable[[], tuple[ReadOptions, StreamOptions]]) -> None:
+        self.asked = asked
         self.target: Offset | None = None  # where a run with availableNow ends
         self.reported: set[str] = set()
 
+    @cached_property
+    def options(self) -> ReadOptions:
+        return self.asked()[0]
+
+    @cached_property
+    def stream(self) -> StreamOptions:
+        return self.asked()[1]
+
     def _shards(self) -> dict[str, Shard]:
-        hosts = self.options.hosts
-        return {key_of(shard, bool(hosts)): shard for shard in find_shards(self.options.paths, hosts)}
+        paths, hosts = self.options.paths, self.options.hosts
+        several = bool(hosts) or len(paths) > 1
+        return {key_of(shard, several): shard for shard in find_shards(paths, hosts)}
 
     def _bounds(self) -> dict[str, Bounds]:
         found = {}
@@ -109,18 +112,14 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         shards = self._shards()
         return [
-            EventPart(shards[key], start.get(key), last)
+            InputPartition((shards[key], start.get(key), last))
             for key, last in end.items()
             if last > start.get(key, 0)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, EventPart)
-        selection = Selection(
-            self.options.table, self.options.columns, self.options.conditions, mode=self.options.mode
-        )
-        strict = self.stream.fail_on_loss
-        return read_events(partition.shard, selection, partition.after, partition.until, strict=strict)
+        shard, after, until = partition.value
+        return read_events(shard, self.options.selection(0), after, until, strict=self.stream.fail_on_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the server removes events by age, whether or not they were read."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from ..errors import BadOption
+from bunqueue.errors import OptionError
+
 from .java import java_home
 
 # Spark would use the address of the host's name, which changes on a laptop with its network.
@@ -35,7 +36,7 @@ def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **co
 
     ``master`` is Spark's option, ``local[*]`` unless spark-submit or ``config`` say otherwise; ``config`` has
     settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  A running session keeps its
-    settings, except those in ``config``.  Raises NoJava when there is no Java, BadOption when it would have
+    settings, except those in ``config``.  Raises NoJava when there is no Java, OptionError when it would have
     too little memory.
     """
     from .. import register
@@ -67,12 +68,12 @@ def _for_new(master: str | None, given: dict[str, str]) -> dict[str, str]:
 
 
 def _check_memory(size: str | None) -> None:
-    """Raise BadOption when Spark would end as soon as it starts, or Java would not even start."""
+    """Raise OptionError when Spark would end as soon as it starts, or Java would not even start."""
     if size is None:
         return
     parts = re.fullmatch(r"(\d+)([kmgt])b?", size.strip().lower())
     if parts is None or int(parts[1]) << _SHIFTS[parts[2]] < LEAST_MEMORY:
-        raise BadOption(f"memory: {size} is not allowed; give 512m at least, such as 2g")
+        raise OptionError(f"memory: {size} is not allowed; give 512m at least, such as 2g")
 
 
 def _is_running() -> bool:
