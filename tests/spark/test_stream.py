@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,27 @@ def test_earliest_is_what_is_there_when_the_first_batch_is_read(make_server: Sta
     batches = [batch for part in parts for batch in stream.read(part)]
     read = sorted(seq for batch in batches for seq in batch["seq"].to_pylist())
     assert read == sorted([*range(1, 11), *range(oldest, newest + 1)])
+
+
+def test_no_shard_is_ahead_of_another(server: Server) -> None:
+    """With a watermark, Spark would drop the events of a shard that has more old ones than the other."""
+    data = Path(server.data_dir)
+    push(server, 300, QUEUES[:1])
+    push(server, 10, QUEUES[1:])
+    later = max(logged(data).values()) + 5
+    wait_until(lambda: time.time() * 1000 > later, "some ms have passed")
+    push(server, 290, QUEUES[1:])
+    events = logged(data)
+    options = {"path": str(data), "table": "events"}
+    stream = EventStream(lambda: (read_options(options), stream_options({})))
+    start: Offset = {}
+    while (end := stream.latestOffset(start, ReadMaxRows(100))) != start:
+        assert sum(end.values()) - sum(start.values()) <= 100
+        seen = [at for (shard, seq), at in events.items() if seq <= end[f"{shard:02}"]]
+        left = [at for (shard, seq), at in events.items() if seq > end[f"{shard:02}"]]
+        assert max(seen) <= min(left, default=max(seen))
+        start = end
+    assert sum(start.values()) == len(events) == 600
 
 
 @pytest.mark.nightly

@@ -103,6 +103,12 @@ def first_since(file: ShardFile, at: int) -> int:
     return int(found[0])
 
 
+def time_of(file: ShardFile, seq: int) -> int:
+    """When an event that is kept happened (epoch ms)."""
+    found = file.one("select at from events where first_seq <= ? order by first_seq desc limit 1", seq)
+    return 0 if found is None else int(found[0])
+
+
 Arrays = dict[str, pa.Array]
 
 

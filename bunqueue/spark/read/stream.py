@@ -26,7 +26,7 @@ from bunqueue.server.folder.shard_file import current
 from ..errors import EventsLost, brief
 from ..options import ReadOptions, StreamOptions
 from .conditions import microseconds
-from .event_rows import Bounds, bounds, first_since
+from .event_rows import Bounds, bounds, first_since, time_of
 from .folders import Shard, find_shards
 from .offsets import Offset, key_of, limited, lost_events, reached, resharded, went_back
 from .reading import read_events
@@ -93,7 +93,24 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return {key: max(last, start.get(key, 0)) for key, last in latest.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.stream.max_events
-        return limited(reached(start, found), latest, most)
+        return self._in_step(limited(reached(start, found), latest, most), start, latest)
+
+    def _in_step(self, end: Offset, start: Offset, latest: Offset) -> Offset:
+        """The end of a batch in which no shard is ahead of another in time.  With a watermark, Spark drops
+        events that are older than those that it has seen."""
+        times, found = {}, {}
+        shards = self._shards()
+        for key, last in end.items():
+            if last < latest[key]:
+                with current(Path(shards[key].path)) as file:
+                    times[key] = time_of(file, last)
+        for key, last in end.items():
+            found[key] = last
+            if times and times.get(key) != min(times.values()):  # at least one shard goes on
+                with current(Path(shards[key].path)) as file:
+                    beyond = first_since(file, min(times.values()) + 1)
+                found[key] = min(last, max(beyond - 1, start.get(key, 0)))
+        return found
 
     def _check(self, start: Offset, found: dict[str, Bounds]) -> None:
         moved = resharded(start, found) or went_back(start, found)
