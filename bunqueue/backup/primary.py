@@ -72,8 +72,11 @@ def read_primary(repository: Repository) -> tuple[Primary, str]:
         return NOBODY, ""
     try:
         found = msgspec.json.decode(repository.sealer.open(PRIMARY, sealed), type=Primary)
-    except msgspec.DecodeError as error:
-        raise Damaged(f"{PRIMARY} is damaged: {error}") from error
+    except (Damaged, msgspec.DecodeError) as error:
+        raise TargetError(
+            f"{repository.target.where}: {PRIMARY} is damaged, so who is the primary is not known: let only "
+            "one server ship there, and remove that object"
+        ) from error
     return found, tag
 
 

@@ -35,13 +35,14 @@ from bunqueue.server.folder.data_folder import (
     sync,
 )
 from bunqueue.server.folder.shard_file import opened
+from bunqueue.text import plural
 
 from .create import BackupError
 from .fetch import check_room, fetch, fetch_seconds
 from .gzipped import unpacked
 from .primary import newest
 from .repository import REPOSITORY, Backup, Repository, id_of, ms_of
-from .shipped import Segment, apply, changes_since
+from .shipped import Segment, apply, changes_since, check_gapless
 from .targets import Missing, Target, TargetError, read_whole
 from .trail import fetch_trail
 from .verify import CORES, Changes, ProgramFailed, examine, output_of
@@ -115,7 +116,7 @@ class FromBackup:
         self.about = f"backup {backup.id} in {repository.target.where}"
         self.moment: int | None = backup.moment
         if segments:
-            self.about += f" and {len(segments):,} changes since"
+            self.about += f" and {plural(len(segments), 'change')} since"
             self.moment = ms_of(segments[-1].moment)
         self.bytes = backup.bytes
 
@@ -238,6 +239,7 @@ def _latest(
         if backup.goes_on:
             segments = changes_since(repository, backup, until)
             if backup is first or (segments and segments[-1].moment > first.id):
+                check_gapless(repository, backup, until)
                 return backup, segments
             break
     return first, ()

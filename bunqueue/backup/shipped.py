@@ -90,10 +90,28 @@ def changes_since(repository: Repository, backup: Backup, until: str | None = No
     """The segments of a backup that count; ``until``: as for `segments_of`."""
     if not backup.goes_on:
         return []
+    return segments_of(repository, backup.id, _end(repository, backup, until))
+
+
+def check_gapless(repository: Repository, backup: Backup, until: str | None = None) -> None:
+    """Damaged if a segment of a backup is missing and later ones, which count, cannot be used."""
+    there = [name for name, _ in repository.target.names(f"{SHIPPED}{backup.id}/")]
+    segments = changes_since(repository, backup, until)  # afterwards: what was stored meanwhile is no gap
+    end = _end(repository, backup, until)
+    last, moment = (segments[-1].number, segments[-1].moment) if segments else (0, backup.id)
+    later = [each for each in there if number_of(each) > last]
+    lost = sum(1 for each in later if end is None or each.rpartition("-")[2] <= end)
+    if lost:
+        raise Damaged(
+            f"{repository.target.where} has no {SHIPPED}{backup.id}/{last + 1:08}, so {lost:,} after it "
+            f"cannot be used: what comes before is restored with --at {moment}"
+        )
+
+
+def _end(repository: Repository, backup: Backup, until: str | None) -> str | None:
+    """The last moment, as an id, until which segments of a backup are wanted and count; None: all do."""
     last = read_primary(repository)[0].last_of(backup.term)
-    if last is not None:
-        until = id_of(last) if until is None else min(until, id_of(last))
-    return segments_of(repository, backup.id, until)
+    return min((each for each in (until, id_of(last) if last else None) if each), default=None)
 
 
 def until(repository: Repository, backup: Backup) -> int | None:
@@ -146,8 +164,13 @@ def decoded(body: bytes, name: str, shards: int) -> Changes:
 def apply(repository: Repository, segments: Sequence[Segment], backup: Backup, folder: Path) -> None:
     """Bring the files of a backup forward to the moment of the last segment. Damaged, OSError."""
     with opened(folder, backup.shards) as files:
+        before = backup.id
         for segment in segments:
-            changes = read(repository, segment, backup.shards)
+            try:
+                changes = read(repository, segment, backup.shards)
+            except Damaged as error:
+                raise Damaged(f"{error}; what comes before is restored with --at {before}") from error
+            before = segment.moment
             write(changes, files)
             append(changes.trail, folder)
 

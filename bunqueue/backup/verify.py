@@ -20,7 +20,7 @@ from bunqueue.server.host.lifeline import lifeline
 from .create import BackupError
 from .fetch import check_room, fetch
 from .repository import Backup, Repository
-from .shipped import changes_since, read
+from .shipped import changes_since, check_gapless, read
 from .trail import read_trail
 
 CORES = len(os.sched_getaffinity(0))
@@ -54,6 +54,7 @@ def verify(
         check_room(backup.bytes, folder)
         fetch(repository, backup, folder, report)
         yield Finding("pages", None)
+        check_gapless(repository, backup)
         for segment in changes_since(repository, backup):
             read(repository, segment, backup.shards)
         yield Finding("changes since", None)

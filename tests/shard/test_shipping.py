@@ -17,7 +17,7 @@ from support.small_folder import make
 from bunqueue.backup import shipper as shipping
 from bunqueue.backup.create import create
 from bunqueue.backup.prune import Keep, prune
-from bunqueue.backup.repository import Backup, Repository, id_of
+from bunqueue.backup.repository import Backup, Repository, id_of, ms_of
 from bunqueue.backup.restore import Wanted as Wanted_
 from bunqueue.backup.restore import restore, source_of
 from bunqueue.backup.sealing import Damaged
@@ -72,6 +72,7 @@ class World:
     def restored(self, at: int | None = None) -> int:
         """What a folder says that is restored."""
         folder = self.folder / "restored"
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         source_of(target_of(str(self.target)), b"k" * 32, at).fill(folder, lambda done, total: None)
         found = set()
@@ -80,7 +81,6 @@ class World:
                 assert db.execute("pragma quick_check").fetchall() == [("ok",)]
                 row = db.execute("select value from meta where key = 'value'").fetchone()
                 found.add(0 if row is None else int(row[0]))
-        shutil.rmtree(folder)
         (value,) = found
         return value
 
@@ -200,7 +200,7 @@ def test_the_trail_of_who_changed_what_comes_along(world: World) -> None:
         append([Appended("router-0.000001.jsonl", 1 << 40, b"x")], world.folder / "new")
 
 
-def test_a_segment_that_is_missing_ends_what_can_be_restored(world: World) -> None:
+def test_what_comes_before_a_missing_or_damaged_segment_is_restored(world: World) -> None:
     with shipper_of(world) as shipper:
         shipper.step()
         for _ in range(3):
@@ -211,10 +211,20 @@ def test_a_segment_that_is_missing_ends_what_can_be_restored(world: World) -> No
         second = world.target / segments[1].name
         shutil.copy(second, second.with_name(f"{second.name[:8]}-{id_of(world.now)}"))  # stored twice
         assert [each.number for each in segments_of(world.repository, shipper.base)] == [1, 2, 2, 3]
+        before = f"--at {segments[0].moment}"
+        for path in second.parent.glob("00000002-*"):
+            path.write_bytes(b"")
+        with pytest.raises(Damaged, match=f"00000002-.* is damaged or not whole.*{before}"):
+            world.restored()
         for path in second.parent.glob("00000002-*"):
             path.unlink()
         assert [each.number for each in segments_of(world.repository, shipper.base)] == [1]
-        assert world.restored() == 1
+        said = f"has no shipped/{shipper.base}/00000002, so 1 after it cannot be used: .*{before}"
+        with pytest.raises(Damaged, match=said):
+            world.restored()
+        with pytest.raises(Damaged, match=said):
+            list(verify(world.repository, world.newest))
+        assert world.restored(ms_of(segments[0].moment)) == 1
 
 
 def test_backups_and_pruning_beside_it_take_nothing_away(world: World) -> None:

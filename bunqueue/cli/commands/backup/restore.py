@@ -165,7 +165,7 @@ def _when(source: Source) -> str:
 
 
 def _said(source: Source, folder: Path, wanted: Wanted, made: Restored) -> list[str]:
-    lines = [f"{folder} has {plural(made.jobs)} that have not ended, from {source.about}{_when(source)}."]
+    lines = [f"{folder} has {plural(made.jobs, 'unfinished job')}, from {source.about}{_when(source)}."]
     if made.dropped:
         lines.append(f"Left out: {_some(made.dropped)}.")
     if made.running:
