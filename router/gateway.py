@@ -48,7 +48,7 @@ class GatewayConnection(ClientConnection):
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
-        self.access = Access(Directory(is_open=True))
+        self.access = Access(Directory(is_open=True), 0, hub.limits.quotas)
 
 
 class Gateway(ChildProcess):

@@ -43,6 +43,7 @@ class Code(enum.StrEnum):
     INVALID_TOKEN = "INVALID_TOKEN"
     FORBIDDEN = "FORBIDDEN"
     RATE_LIMITED = "RATE_LIMITED"
+    QUOTA = "QUOTA"
     TOO_MANY_CONNECTIONS = "TOO_MANY_CONNECTIONS"
     FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
     # the command
@@ -140,6 +141,7 @@ TABLE: dict[Code, Row] = {
     Code.INVALID_TOKEN: Row("the server does not know this token", 401, Kind.AUTH),
     Code.FORBIDDEN: Row("the token is read-only: use one of --auth-token", 403),
     Code.RATE_LIMITED: Row("the connection sends too many commands: slow down", 429),
+    Code.QUOTA: Row("the namespace is at one of its bounds, which the field names", 429),
     Code.TOO_MANY_CONNECTIONS: Row("the server has reached its limit of connections: try again later", 503),
     Code.FRAME_TOO_LARGE: Row("a frame may hold at most 64 MiB; the connection is closed", 413),
     Code.INVALID_COMMAND: Row("the frame is not a command, which is a MessagePack map with cmd", 400),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from bunqueue.model.quota import Usage
 from bunqueue.model.rate_limit import RateLimit
 from bunqueue.model.rights import Verb, may
 from bunqueue.model.rights import refusal as right_is_missing
@@ -21,6 +22,8 @@ from bunqueue.server.identities.directory import FULL, Directory, Grant
 from ..core.ports import Buffer
 from ..core.routing import QUEUE, Peek, decode, enter, peek, peek_in_full
 from .own_commands import refusal
+from .quotas import Quotas
+from .quotas import refusal as beyond
 
 BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
 
@@ -29,13 +32,27 @@ class NotAllowed(CommandError, ValueError):  # like decoding errors, with which 
     """A command that is refused whatever it contains."""
 
 
+def _not_allowed(error: CommandError) -> NotAllowed:
+    return NotAllowed(
+        str(error),
+        error.code,
+        field=error.field,
+        value=error.value,
+        bound=error.bound,
+        retry_after=error.retry_after,
+    )
+
+
 class Access:
     """The rights of one client."""
 
-    __slots__ = ("_allowed", "_rate", "grant", "peek", "refused", "scope")
+    __slots__ = ("_allowed", "_joined", "_quotas", "_rate", "_usage", "grant", "peek", "refused", "scope")
 
-    def __init__(self, directory: Directory, rate_limit: int = 0) -> None:
+    def __init__(self, directory: Directory, rate_limit: int, quotas: Quotas) -> None:
         self._rate = RateLimit(rate_limit) if rate_limit else None
+        self._quotas = quotas
+        self._usage: Usage | None = None  # of its namespace, if it lives in one
+        self._joined: Usage | None = None  # the one in which it is counted as a connection
         self.grant: Grant | None = FULL if directory.is_open else None
         """Who it is; None before it has authenticated."""
         self._allowed: set[str] = set()  # commands whose verbs it has, as verbs are slow to combine
@@ -61,28 +78,50 @@ class Access:
         return self._peek if limited else peek
 
     def present_token(self, token: str, directory: Directory) -> bool:
-        """The client presents a token; whether that is an identity's."""
+        """The client presents a token; whether that is an identity's. CommandError if its namespace has as
+        many connections as it may."""
         return self._become(directory.of_token(token, time.time()))
 
     def present_certificate(self, names: Iterable[str], directory: Directory) -> bool:
-        """The client has a certificate with these names; whether that is an identity's."""
+        """The client has a certificate with these names; whether that is an identity's. CommandError as
+        above."""
         return self._become(directory.of_certificate(names, time.time()))
 
     def _become(self, grant: Grant | None) -> bool:
         if grant is not None:
+            self._join(grant.identity.namespace)
             self.grant = grant
             self._allowed = set()
             self.limit_to(scope_of(grant.identity))
         return grant is not None
 
+    def _join(self, namespace: str) -> None:
+        usage = self._quotas.of(namespace) if namespace else None
+        if usage is self._joined:
+            return
+        if usage is not None and (excess := usage.join()) is not None:
+            raise beyond(namespace, excess)
+        self.leave()
+        self._joined = usage
+
+    def leave(self) -> None:
+        """The connection has ended; it may be called again."""
+        if self._joined is not None:
+            self._joined.leave()
+            self._joined = None
+
     def limit_to(self, scope: Scope | None) -> None:
         """What follows is limited to this."""
         self.scope = scope
+        namespace = "" if scope is None else scope.identity.namespace
+        self._usage = self._quotas.of(namespace) if namespace else None
         self.peek = self._chosen
 
     def _peek(self, payload: Buffer) -> Peek:
         if self._rate is not None and not self._rate.admit(time.monotonic()):
             raise NotAllowed("Rate limit exceeded", Code.RATE_LIMITED)
+        if self._usage is not None:
+            self._take(self._usage, len(payload))
         try:
             peeked: Peek = peek(payload)
         except DECODE_ERRORS:
@@ -93,6 +132,13 @@ class Access:
             raise NotAllowed("Not authenticated", Code.NOT_AUTHENTICATED)
         self._authorise(peeked, payload)
         return peeked
+
+    def _take(self, usage: Usage, size: int) -> None:
+        """NotAllowed if the client's namespace may not send another command of so many bytes now."""
+        excess = usage.take(size, time.monotonic())
+        if excess is not None:
+            assert self.scope is not None
+            raise _not_allowed(beyond(self.scope.identity.namespace, excess))
 
     def _authorise(self, peeked: Peek, payload: Buffer) -> None:
         """NotAllowed if the client's identity may not use the command, or not on its queue."""
@@ -117,7 +163,7 @@ class Access:
             error = problem
         if error is not None:
             self.refused = spec.name if error.code == Code.FORBIDDEN else ""
-            raise NotAllowed(str(error), error.code, field=error.field, value=error.value, bound=error.bound)
+            raise _not_allowed(error)
 
     def _check_verbs(self, spec: Spec, payload: Buffer) -> None:
         self._need(spec.name, spec.verbs)

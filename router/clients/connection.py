@@ -75,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, hub: Hub, counted: Counted = lambda: None) -> None:
         self._hub, self._counted = hub, counted  # ``counted`` is called once the hub counts it as open
-        self.access = Access(hub.limits.directory, hub.limits.rate_limit)
+        self.access = Access(hub.limits.directory, hub.limits.rate_limit, hub.limits.quotas)
         self.kind = hub.limits.protocol
         self.number = 0
         self.incoming = Incoming()
@@ -114,8 +114,12 @@ class ClientConnection(asyncio.Protocol):
         if self.access.known or not directory.knows_certificates:
             return self.access.known
         certificate = self._transport.get_extra_info("peercert")
-        if self.access.present_certificate(names_of_certificate(certificate), directory):
-            self._note_use(certificate)
+        try:
+            if self.access.present_certificate(names_of_certificate(certificate), directory):
+                self._note_use(certificate)
+        except CommandError as error:
+            self.finish(link_protocol.CLOSED, error)
+            return True
         return self.access.known
 
     def _note_use(self, certificate: Mapping[str, object] | None = None) -> None:
@@ -126,6 +130,7 @@ class ClientConnection(asyncio.Protocol):
         self._hub.lost(self, exc)
         if self._tap is not None:
             self._tap.end()
+        self.access.leave()
         self._hub.clients.open -= self.limited
         self._finished = True
 
@@ -238,6 +243,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._finished = True
         self.incoming.discard()
+        self.access.leave()
         self._hub.remove(self, kind)
         if self._transport.is_closing():
             return

@@ -34,6 +34,7 @@ from .memory_bounds import Bounds
 from .own_commands import now_ms
 from .pending import PendingCommands
 from .ports import Client
+from .quotas import Quotas
 from .subscription import resume_all
 from .tickets import Tickets
 from .turns import Turns
@@ -55,6 +56,7 @@ class Limits:
         self.protocol: int = settings.default_protocol
         """The version that a client speaks until it names another one; also the kind of its envelopes."""
         self.directory = directory_of(settings)
+        self.quotas = Quotas(self.directory.quotas)
         if settings.identities:
             allow_namespaces()
         self.last_used = LastUsed(settings)
@@ -194,6 +196,7 @@ class Hub:
         """There are other identities, or one has expired: end the clients with rights that they no longer
         have. Their jobs wait for them, as after a broken connection."""
         self.limits.directory = directory
+        self.limits.quotas.change(directory.quotas)
         now_s, ended = time.time(), 0
         for client in list(self.clients.values()):
             grant = client.granted

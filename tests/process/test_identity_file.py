@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.budget import budget
 from support.table import table
 
+from bunqueue.model.quota import Quota
 from bunqueue.model.rights import ROLES, Identity, Verb
 from bunqueue.server.identities import edit
 from bunqueue.server.identities.directory import (
@@ -34,6 +35,9 @@ MISTAKES = [
     ('[identities.a]\nrole = "worker"\nquotas = []\n', "line 3: a: contains unknown field `quotas`"),
     ('[identities.a]\nrole = "worker"\nqueues = []\n', "line 3: a: expected `array` of length >= 1"),
     ('[identities.a]\nrole = "worker"\nqueues = ["a b"]\n', "line 3: a: 'a b' is no pattern"),
+    ("[namespaces.acme]\ncommands = 0\n", "line 2: acme: expected `int` >= 1"),
+    ("[namespaces.acme]\nconections = 5\n", "line 2: acme: contains unknown field `conections`"),
+    ("[namespaces.Acme]\ncommands = 5\n", "line 1: 'Acme' is no name for a namespace"),
     ('[identities.a]\nrole = "admin"\nnamespace = "A/b"\n', "line 3: a: expected `str` matching regex"),
     ('\n\n[identities.a]\nrole = "wroker"\n', "line 4: there is no role 'wroker'; did you mean worker?"),
     ('[identities.a]\nrole = "admin"\nexpires = 2027-01-01\n', "line 3: a: expected a moment such as 2027"),
@@ -93,11 +97,13 @@ def test_what_a_file_means(tmp_path: Path) -> None:
         f'[identities.a]\nrole = "looks"\nexpires = 2027-01-01T00:00:00Z\ntokens = [{TOKEN}]\n'
         '[identities.b]\nrole = "worker"\nnamespace = "acme"\n'
         'certificate = "b.example"\ntoken_file = "secret"\n'
+        "[namespaces.acme]\ncommands = 100\npayload = 65536\n"
     )
     stored = StoredToken(bytes(16), bytes.fromhex("1" * 64))
     end = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
-    entries, people = load(str(file))
+    entries, people, quotas = load(str(file))
     assert people == NO_PEOPLE
+    assert quotas == {"acme": Quota(commands=100, payload=65_536)}
     assert entries == [
         Entry(Identity("a", Verb.SEE | Verb.SCRAPE), end, {"12345678": stored}),
         Entry(Identity("b", Verb.RUN, namespace="acme"), inf, {}, ("s" * 32,), ("b.example",)),

@@ -37,7 +37,7 @@ SAID = ("acme/key", "acme/x", "acme/t")  # by both of them: they look like names
 class Tenants:
     """A server with an admin in each of two namespaces, and one in none."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, routers: int = 2) -> None:
         self.path = str(folder / "identities.toml")
         self.tokens: dict[str, str] = {}
         for name in TENANTS:
@@ -46,7 +46,8 @@ class Tenants:
         self.add("sales", "admin", "acme", ["sales.*"])
         self.add("plain", "admin", "", ["*"])
         self.add("looker", "viewer", "acme")
-        more = ("--identities", self.path, "--shards", "2", "--routers", "2", "--webhook-addresses", "any")
+        self.routers = routers
+        more = ("--identities", self.path, "--routers", str(routers), "--webhook-addresses", "any")
         self.server = Server(folder / "data", *more, http_port=quiet_port())
 
     def add(self, name: str, role: str, namespace: str = "", queues: list[str] | None = None) -> None:
@@ -55,9 +56,17 @@ class Tenants:
         edit.change(self.path, name, lambda _: row)
         self.tokens[name] = made.text
 
+    @property
+    def text(self) -> str:
+        """The file of identities."""
+        return Path(self.path).read_text(encoding="utf-8")
+
+    def write(self, text: str) -> None:
+        Path(self.path).write_text(text, encoding="utf-8")
+
     @asynccontextmanager
     async def wires(self, *names: str, router: int = 0) -> AsyncIterator[list[Wire]]:
-        wires = [await at_router(self.server.address, router, self.tokens[name]) for name in names]
+        wires = [await self._wire(self.tokens[name], router) for name in names]
         try:
             for wire in wires:
                 await wire.ok("Hello", protocolVersion=3)
@@ -65,6 +74,13 @@ class Tenants:
         finally:
             for wire in wires:
                 await wire.close()
+
+    async def _wire(self, token: str, router: int) -> Wire:
+        if self.routers > 1:
+            return await at_router(self.server.address, router, token)
+        wire = await Wire.open(self.server.address)
+        await wire.ok("Auth", token=token)
+        return wire
 
     def web(self, name: str) -> httpx2.AsyncClient:
         return client(self.server, self.tokens[name])

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from math import inf
 from typing import NamedTuple
 
+from bunqueue.model.quota import Quota
 from bunqueue.model.rights import ALL, EVERYBODY, FULL_ACCESS, READ_ONLY, ROLES, Identity
 
 from .people import NO_PEOPLE, People, is_name
@@ -74,11 +75,14 @@ class Directory:
         *,
         is_open: bool = False,
         people: People = NO_PEOPLE,
+        quotas: Mapping[str, Quota] = {},
     ) -> None:
         """``key``: random bytes, so that nobody knows the hashes by which tokens are found."""
         self.is_open = is_open
         """Whether everybody may do everything, without a token."""
         self.people = people
+        self.quotas = quotas
+        """The bounds of namespaces."""
         self.entries = {entry.identity.name: entry for entry in entries}
         self._key = key
         self._until: dict[Grant, float] = {}

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bunqueue.model.names import NAMESPACE, hint
+from bunqueue.model.quota import Quota
 from bunqueue.model.rights import MEANINGS, ROLES, Identity, Verb, names_of, verbs_named
 from bunqueue.model.scope import MAX_PATTERNS, pattern_problem
 
@@ -36,7 +37,7 @@ _MOMENTS = {
     "`datetime | null`": "a moment such as 2027-01-31T12:00:00Z",
     "`datetime` with a timezone component": "a moment with its time zone, such as 2027-01-31T12:00:00Z",
 }
-TABLES = frozenset({"roles", "identities", "groups", OIDC, PROXY})
+TABLES = frozenset({"roles", "identities", "namespaces", "groups", OIDC, PROXY})
 _Row = TypeVar("_Row", OidcRow, ProxyRow)
 _Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -75,6 +76,18 @@ class IdentityRow(Struct, forbid_unknown_fields=True, omit_defaults=True):
         return [self.certificate] if isinstance(self.certificate, str) else self.certificate
 
 
+_Bound = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+
+
+class QuotaRow(Struct, forbid_unknown_fields=True):
+    """The bounds of a namespace: see `Quota`."""
+
+    connections: _Bound | None = None
+    commands: _Bound | None = None
+    bytes: _Bound | None = None
+    payload: _Bound | None = None
+
+
 class IdentityFile(Struct):
     """The whole file."""
 
@@ -82,6 +95,8 @@ class IdentityFile(Struct):
     """Its own roles and the usual ones."""
     rows: Mapping[str, IdentityRow]
     people: People
+    quotas: Mapping[str, Quota]
+    """The bounds of namespaces."""
 
 
 def read(path: str) -> str:
@@ -109,7 +124,7 @@ def parse(text: str, path: str) -> IdentityFile:
     places = _Places(text, path)
     if unknown := found.keys() - TABLES:
         name = min(unknown)
-        only = "[roles], [identities.NAME], [groups], [oidc] and [proxy]"
+        only = "[roles], [identities.NAME], [namespaces.NAME], [groups], [oidc] and [proxy]"
         raise places.error(name, "", f"{name}: there are only {only}")
     roles = dict(ROLES)
     for name, verbs in _table(found, "roles", places).items():
@@ -118,7 +133,10 @@ def parse(text: str, path: str) -> IdentityFile:
         name: _row(name, value, roles, places) for name, value in _table(found, "identities", places).items()
     }
     _check_twice(rows, places)
-    return IdentityFile(roles, rows, _people(found, roles, places))
+    quotas = {
+        name: _quota(name, value, places) for name, value in _table(found, "namespaces", places).items()
+    }
+    return IdentityFile(roles, rows, _people(found, roles, places), quotas)
 
 
 def entries_of(file: IdentityFile, path: str) -> list[Entry]:
@@ -126,15 +144,15 @@ def entries_of(file: IdentityFile, path: str) -> list[Entry]:
     return [_entry(name, row, file.roles, path) for name, row in file.rows.items()]
 
 
-def load(path: str) -> tuple[list[Entry], People]:
-    """The identities of a file, and who else there is. Raises IdentitiesError."""
+def load(path: str) -> tuple[list[Entry], People, Mapping[str, Quota]]:
+    """The identities of a file, who else there is, and the bounds of namespaces. Raises IdentitiesError."""
     found = parse(read(path), path)
     people, oidc = found.people, found.people.oidc
     if oidc is not None and oidc.client_secret_file:
         people = people._replace(
             secret=_secret("the client_secret_file of [oidc]", oidc.client_secret_file, path, 1)
         )
-    return entries_of(found, path), people
+    return entries_of(found, path), people, found.quotas
 
 
 class _Places:
@@ -216,6 +234,20 @@ def _row(name: str, value: object, roles: Mapping[str, Verb], places: _Places) -
     if problem := next(filter(None, map(pattern_problem, row.queues or ())), ""):
         raise places.error(table, "queues", f"{name}: {problem}")
     return row
+
+
+def _quota(name: str, value: object, places: _Places) -> Quota:
+    table = f"namespaces.{name}"
+    if not re.fullmatch(NAMESPACE, name):
+        raise places.error(table, "", f"{name!r} is no name for a namespace: give up to 32 of a-z 0-9 -")
+    try:
+        row = msgspec.convert(value, QuotaRow)
+    except msgspec.ValidationError as error:
+        field = re.search(r"\$\.(\w+)|unknown field `(\w+)`", str(error))
+        key = (field[1] or field[2]) if field else ""
+        text = str(error).replace("`$.", "`").removeprefix("Object ")
+        raise places.error(table, key, f"{name}: {text[:1].lower()}{text[1:]}") from None
+    return Quota(row.connections, row.commands, row.bytes, row.payload)
 
 
 def _people(found: Mapping[str, Any], roles: Mapping[str, Verb], places: _Places) -> People:

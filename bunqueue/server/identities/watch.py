@@ -28,9 +28,9 @@ def directory_of(settings: Settings) -> Directory:
     full, readers = settings.auth_token, settings.read_only_token
     entries = [Entry(ADMIN, plain=full)] if full else []
     entries += [Entry(READER, plain=readers)] if readers else []
-    own, people = load(settings.identities) if settings.identities else ([], NO_PEOPLE)
+    own, people, quotas = load(settings.identities) if settings.identities else ([], NO_PEOPLE, {})
     is_open = not (full or settings.identities)
-    return Directory([*entries, *own], os.urandom(KEY_BYTES), is_open=is_open, people=people)
+    return Directory([*entries, *own], os.urandom(KEY_BYTES), is_open=is_open, people=people, quotas=quotas)
 
 
 class IdentitiesWatch:

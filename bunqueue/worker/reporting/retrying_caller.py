@@ -76,4 +76,6 @@ class RetryingCaller:
 
 def passes(error: CommandFailed) -> bool:
     """Whether the same command may succeed later."""
-    return isinstance(error, ShardUnavailable) or (error.server_code or code_of(error.reason)) in _PASSING
+    if isinstance(error, ShardUnavailable) or error.retry_after is not None:
+        return True
+    return (error.server_code or code_of(error.reason)) in _PASSING
