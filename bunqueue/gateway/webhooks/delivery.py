@@ -136,7 +136,7 @@ class WebhookDelivery:
 
     async def _deliver(self, event: dict[str, Any]) -> bool:
         """Send an event until it arrives.  False if the webhook is switched off because of it."""
-        body, name = body_of(event), NAMES[event["eventType"]]
+        body, name = body_of(event, self._hook.queue), NAMES[event["eventType"]]
         failures, delay = 0, self._first_delay_s
         while (problem := await self._attempt(event, name, body)) is not None:
             failures += 1

@@ -23,9 +23,10 @@ _OWN = ("eventType", "queue", "jobId", "timestamp", "shard", "seq")
 Headers = dict[str, str]
 
 
-def body_of(event: dict[str, Any]) -> bytes:
-    """The body for an event of the log."""
-    event = shown_event(prefix_of(event["queue"]), event)
+def body_of(event: dict[str, Any], queue: str | None = None) -> bytes:
+    """The body for an event of the log.  ``queue``: that of the webhook; if it is in a namespace, the event
+    has the names of this namespace."""
+    event = shown_event(prefix_of(queue or ""), event)
     more = {name: value for name, value in event.items() if name not in _OWN}
     message = {
         "id": delivery_id(event),

@@ -5,6 +5,7 @@ Both the router of a server and the embedded engine use it. `Connection` covers 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -149,6 +150,8 @@ class ServerCommands:
             bound = ", ".join(scope.identity.queues or ("*",))
             raise CommandError(text, Code.FORBIDDEN, field="queues", bound=bound)
         self.workers.check_seen(command.worker_id, scope)
+        if command.worker_id is None and scope is not None:
+            command.worker_id = f"{scope.prefix}{uuid.uuid4()}"
         return self.workers.register(connection.number, command, self.now(), born=born)
 
     @handles(UnregisterWorker)

@@ -369,6 +369,8 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     except CommandError as error:
         answer(state, client, command, refused(error))
         return
+    if client.scope is not None:
+        ids = [client.scope.outside(job_id) for job_id in ids]  # as they are in the answers
     gather = Gather(spec.merge, parts, ids, reply=spec.reply)
     found = yield [(shard, _forward(client, spec, part.frame[HEADER:])) for shard, part in parts.items()]
     if None in found:

@@ -20,11 +20,17 @@ const COLUMNS = [
   { name: "who", title: "Who", class: "name", cell: (entry) => entry.who || h("span", { class: "none" }, "unknown") },
   { name: "from", title: "From", class: "id", cell: (entry) => h("span", { class: "muted" }, `${entry.address ?? ""} ${OVER[entry.over] ?? ""}`) },
   { name: "what", title: "What", cell: (entry) => entry.what },
-  { name: "on", title: "On", class: "wide preview", cell: (entry) => h("span", {}, Object.entries(entry.on ?? {}).map(([name, value], place) => [place ? ", " : null, `${name} `, name === "queue" ? h("a", { href: `/queues/${encodeURIComponent(value)}` }, value) : shown(value)])) },
+  { name: "on", title: "On", class: "wide preview", cell: (entry) => h("span", {}, Object.entries(entry.on ?? {}).map(([name, value], place) => [place ? ", " : null, `${name} `, name === "queue" ? link(entry, value) : shown(value)])) },
   { name: "count", title: "Jobs", class: "number", cell: (entry) => (entry.count === undefined ? "" : num(entry.count)) },
   { name: "outcome", title: "Outcome", cell: (entry) => badge(entry.outcome, entry.outcome === "ok" ? "completed" : "failed") },
   { name: "request", title: "Request", class: "id", cell: (entry) => entry.request ?? "" },
 ];
+
+/** A queue; in an entry of somebody in a namespace, the one of that namespace. */
+function link(entry, value) {
+  const name = entry.namespace ? `${entry.namespace}/${value}` : value;
+  return h("a", { href: `/queues/${encodeURIComponent(name)}` }, name);
+}
 
 const shown = (value) => (typeof value === "object" ? write(value) : String(value)).slice(0, 120);
 
