@@ -8,9 +8,15 @@ from msgspec import to_builtins
 from prometheus_client.parser import text_string_to_metric_families
 
 from bunqueue.protocol.commands.cluster import ClusterView, CopyView, HostView, PlaceView
-from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures, Times
+from bunqueue.protocol.commands.monitoring import (
+    Figures,
+    NamespaceFigures,
+    QueueFigures,
+    ShardFigures,
+    Times,
+)
 from bunqueue.protocol.commands.workers import WorkerStats
-from bunqueue.server.commands.prometheus import exposition
+from bunqueue.server.commands.prometheus import MAX_NAMESPACES, exposition
 from bunqueue.server.commands.queue_metrics import MAX_QUEUES
 from bunqueue.server.commands.router_figures import RouterFigures
 
@@ -71,6 +77,23 @@ def test_only_the_largest_queues_have_series() -> None:
     assert named == {f"q{size:04}" for size in range(MAX_QUEUES, 2 * MAX_QUEUES)}
     assert found["bunqueue_queue_metrics_exported", ()] == MAX_QUEUES
     assert found["bunqueue_queue_metrics_omitted", ()] == MAX_QUEUES + 3
+
+
+def test_namespaces_are_added_up_over_the_shards() -> None:
+    """Those with the fewest queues together."""
+    assert not [name for name, _ in samples(Figures([shard(0)], [], 0, 0)) if "namespace" in name]
+    many = [NamespaceFigures(f"n{number}", 1, 1, 0, 0, 2) for number in range(MAX_NAMESPACES)]
+    figures = [NamespaceFigures("acme", 2, 10, 1, 3, 0), *many, NamespaceFigures("acme", 1, 5, 0, 0, 1)]
+    found = samples(Figures([shard(0), shard(1)], [], 0, 0, namespaces=[*figures, *many[:-1]]))
+    named = {
+        name.removeprefix("bunqueue_namespace_"): value
+        for (name, labels), value in found.items()
+        if labels == ("acme",)
+    }
+    assert named == {"queues": 3, "jobs_waiting": 15, "jobs_delayed": 1, "jobs_active": 3, "jobs_dlq": 1}
+    assert found["bunqueue_namespace_queues", ("n0",)] == 2
+    assert found["bunqueue_namespace_jobs_dlq", ("_other",)] == 2
+    assert len([name for name, _ in found if name == "bunqueue_namespace_queues"]) == MAX_NAMESPACES + 1
 
 
 def test_hosts_of_a_cluster() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -205,7 +206,7 @@ STABLE: dict[str, dict[str, Any]] = {
     "GetFlow": {"flow": "flow"},
     "GetLogs": {"id": "active"},
     "IsGroupPaused": {"queue": QUEUE, "groupId": "g/1"},
-    "ListErrors": {},
+    "CountDlq": {"queue": QUEUE},
     "GetDeduplicationJobId kept": {"queue": "ended", "deduplicationId": "kept/key"},
     "GetDeduplicationJobId": {"queue": QUEUE, "deduplicationId": "acme/key"},
 }
@@ -313,6 +314,10 @@ async def test_what_the_server_sends_unasked_has_names_of_the_namespace(tenants:
         assert (await acme.next_stray())["cancel"]["id"] == "9"
         assert (await acme.ok("JobHeartbeat", id="9"))["data"]["cancelled"][0]["id"] == "9"
         assert "cancelled" not in (await beta.ok("JobHeartbeat", id="9"))["data"]
+        for wire in (acme, beta):  # an id that the server makes is one of the namespace, too
+            made = (await wire.ok("RegisterWorker", name="w", queues=["pushed"]))["data"]["workerId"]
+            await wire.ok("Heartbeat", id=made)
+            assert (await wire.ok("UnregisterWorker", workerId=made))["data"]["removed"]
 
 
 async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) -> None:
@@ -320,7 +325,9 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
     queue = "web.mail"
     async with AsyncExitStack() as stack:
         acme, beta, root = [await stack.enter_async_context(tenants.web(name)) for name in (*TENANTS, "root")]
-        hooks = [stack.enter_context(receiving()) for _ in TENANTS]
+        *hooks, every_hook = [stack.enter_context(receiving()) for _ in range(3)]
+        added = {"url": every_hook.url, "events": ["job.pushed"]}
+        assert (await root.post("/webhooks", json=added)).status_code == 200
         for web, hook in zip((acme, beta), hooks, strict=True):
             added = {"url": hook.url, "events": ["job.pushed"], "queue": queue}
             assert (await web.post("/webhooks", json=added)).json()["data"]["queue"] == queue
@@ -354,6 +361,11 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
         for hook in hooks:
             (message,) = await asyncio.to_thread(hook.wait_for, 1)
             assert (message["queue"], message["jobId"]) == (queue, "web-7")
+        text = (await root.get("/prometheus")).text
+        assert re.search(r'^bunqueue_namespace_queues\{namespace="beta"\} [1-9]', text, re.MULTILINE)
+        assert f'queue="acme/{queue}"' in text
+        found = await asyncio.to_thread(every_hook.wait_for, 2)
+        assert {message["queue"] for message in found} == {f"{name}/{queue}" for name in TENANTS}
     host, port = tenants.server.address
     calls = Calls(Endpoint(host, port, token=tenants.tokens["beta"]))
     job = (await calls.call(OFFERED["GetJob"], {"id": "web-7"}))["job"]
@@ -424,15 +436,24 @@ async def test_children_of_workflows_and_failed_children(tenants: Tenants) -> No
             assert family == ("old", "old", "old")
 
 
+async def groups(wire: Wire) -> list[dict[str, Any]]:
+    """The groups of errors, in an order that does not change."""
+    found: list[dict[str, Any]] = (await wire.ok("ListErrors"))["data"]["groups"]
+    return sorted(found, key=lambda each: (each["queue"], each["id"]))
+
+
 async def test_a_restart_keeps_what_is_in_namespaces(tenants: Tenants) -> None:
     async with tenants.wires("beta") as (beta,):
         if QUEUE not in (await beta.ok("ListQueues"))["queues"]:
             await fill(beta, "word-of-beta")
         before = await stable(beta)
+        known = [(each["queue"], each["id"]) for each in (await groups(beta))]
+        assert known
     tenants.server.kill_all()
     tenants.server.restart()
     async with tenants.wires("beta") as (beta,):
         after = await stable(beta)
+        assert [(each["queue"], each["id"]) for each in (await groups(beta))] == known
     moved = {"GetState active", "GetBounds", "GetJobCounts"}  # the active job waits for its worker, or again
     assert {name: after[name] for name in after.keys() - moved} == {
         name: before[name] for name in before.keys() - moved

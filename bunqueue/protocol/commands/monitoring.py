@@ -158,6 +158,17 @@ class QueueFigures(Struct, gc=False):
     has_workers: bool = True  # whether a worker is known to take its jobs
 
 
+class NamespaceFigures(Struct, gc=False):
+    """What is in a namespace, on one shard."""
+
+    name: str
+    queues: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    active: int = 0
+    dlq: int = 0
+
+
 class DroppedFigures(Struct, gc=False):
     """A queue with dropped dead letters."""
 
@@ -244,6 +255,7 @@ class Figures(Struct, gc=False):
     webhooks_enabled: int
     breakers: list[BreakerFigures] = []
     dropped: list[DroppedFigures] = []  # the queues that lost the most
+    namespaces: list[NamespaceFigures] = []
 
 
 class ShardRoom(Struct, rename="camel", gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -14,7 +15,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from bunqueue.model.dead_letters import MAX_AGE, MAX_ENTRIES
 from bunqueue.protocol.commands.backups import BackupView, StandbyView
 from bunqueue.protocol.commands.cluster import ClusterView, HostView
-from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, ShardFigures, ShardStore, Times
+from bunqueue.protocol.commands.monitoring import (
+    COMMIT_MS,
+    Figures,
+    NamespaceFigures,
+    ShardFigures,
+    ShardStore,
+    Times,
+)
 from bunqueue.protocol.commands.workers import WorkerStats
 from bunqueue.server.host.file_permissions import KINDS
 from bunqueue.text import CONTROL
@@ -25,6 +33,9 @@ from .router_figures import RouterFigures
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
 
+
+MAX_NAMESPACES = 100  # with series of their own
+OTHERS = "_other"  # all others together; no namespace is called so
 
 # Name without "bunqueue_", what it is, its help, its value.
 _TOTALS: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], ...] = (
@@ -139,6 +150,13 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
     ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
     ("unique_keys_kept", GAUGE, "Unique keys that ended jobs still hold", lambda s: s.unique_keys_kept),
 )
+_BY_NAMESPACE: tuple[tuple[str, str, Callable[[NamespaceFigures], int]], ...] = (
+    ("namespace_queues", "Queues of the namespace", lambda namespace: namespace.queues),
+    ("namespace_jobs_waiting", "Ready jobs of the namespace", lambda namespace: namespace.waiting),
+    ("namespace_jobs_delayed", "Delayed jobs of the namespace", lambda namespace: namespace.delayed),
+    ("namespace_jobs_active", "Active jobs of the namespace", lambda namespace: namespace.active),
+    ("namespace_jobs_dlq", "Dead letters of the namespace", lambda namespace: namespace.dlq),
+)
 # Only for a server with a store.
 _BY_STORE: tuple[tuple[str, type[Metric], str, Callable[[ShardStore], float]], ...] = (
     ("store_position", GAUGE, "Last record of the shard's log that is acknowledged", lambda s: s.position),
@@ -177,6 +195,7 @@ def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
             *_totals(figures),
             *_shards(figures, own),
             *queue_metrics(figures),
+            *_namespaces(figures),
             *_router(own),
             *_backup(own.backup),
             *_standby(own.standby),
@@ -213,6 +232,21 @@ def _totals(figures: Figures) -> Iterator[Metric]:
         yield histogram
     yield family_of(GAUGE, "webhooks_registered", "Webhooks", value=figures.webhooks)
     yield family_of(GAUGE, "webhooks_enabled", "Webhooks that are on", value=figures.webhooks_enabled)
+
+
+def _namespaces(figures: Figures) -> Iterator[Metric]:
+    """Those with the most queues have series of their own."""
+    queues = Counter[str]()
+    for each in figures.namespaces:
+        queues[each.name] += each.queues
+    shown = {name for name, _ in queues.most_common(MAX_NAMESPACES)}
+    for name, text, value in _BY_NAMESPACE if queues else ():
+        family, sums = family_of(GAUGE, name, text, ["namespace"]), Counter[str]()
+        for each in figures.namespaces:
+            sums[each.name if each.name in shown else OTHERS] += value(each)
+        for namespace in sorted(sums):
+            family.add_metric([namespace], sums[namespace])
+        yield family
 
 
 def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:

@@ -3,13 +3,14 @@ of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
 
 from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
+from bunqueue.model.names import prefix_of
 from bunqueue.model.scope import not_of_server
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Data
@@ -22,6 +23,7 @@ from bunqueue.protocol.commands.monitoring import (
     Metrics,
     MetricsReply,
     NameFigures,
+    NamespaceFigures,
     Prometheus,
     QueueFigures,
     QueueHistory,
@@ -160,12 +162,15 @@ def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
         if start:
             yield
         largest = nlargest(MAX_QUEUES, largest + queues[start : start + QUEUES_A_SLICE], _size)
+    limited = is_limited(client)  # then it gets nothing about the server
+    namespaces: list[NamespaceFigures] = []
+    if not limited:
+        namespaces = yield from _namespaces(queues)
     figures = []
     for number, queue in enumerate(largest, 1):
         figures.append(_of_queue(state, queue))
         if number % SHOWN_A_SLICE == 0:
             yield
-    limited = is_limited(client)  # then it gets nothing about the server
     hooks = () if limited else state.webhooks.values()
     return Data(
         data=Figures(
@@ -175,8 +180,28 @@ def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
             webhooks_enabled=sum(hook.enabled for hook in hooks),
             breakers=list(islice(_breakers(queues), MAX_BREAKERS)),
             dropped=nlargest(MAX_DROPPED, _dropped(queues), lambda each: each.too_many + each.too_old),
+            namespaces=namespaces,
         )
     )
+
+
+def _namespaces(queues: list[QueueState]) -> Generator[None, None, list[NamespaceFigures]]:
+    """What is in each namespace."""
+    found: dict[str, NamespaceFigures] = {}
+    for number, queue in enumerate(queues):
+        if number and number % QUEUES_A_SLICE == 0:
+            yield
+        if name := prefix_of(queue.name)[:-1]:
+            _count(found.setdefault(name, NamespaceFigures(name)), queue)
+    return list(found.values())
+
+
+def _count(figures: NamespaceFigures, queue: QueueState) -> None:
+    figures.queues += 1
+    figures.waiting += queue.waiting
+    figures.delayed += len(queue.delayed)
+    figures.active += len(queue.active)
+    figures.dlq += queue.failed
 
 
 def _dropped(queues: list[QueueState]) -> Iterator[DroppedFigures]:
