@@ -6,9 +6,9 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bunqueue.server.folder.data_folder import FORMAT, Manifest, private, save_manifest, shard_file, sync
@@ -62,7 +62,7 @@ def fetch_files(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Make the files of a backup in an existing folder. Each page is compared with its checksum. ``report``
-    gets the number of packs read, and of all packs. TargetError, OSError."""
+    gets the number of packs read, and of all packs. TargetError and NoRoom."""
     pages = repository.pages(backup.id, backup.checksum)
     if len(pages.files) != backup.shards:
         raise Damaged(f"backup {backup.id} has {len(pages.files)} files, and {backup.shards} shards")
@@ -70,7 +70,7 @@ def fetch_files(
     for number, file in enumerate(pages.files):
         for page, place in file.stored():
             wanted[place.pack].append((number, page, place.place))
-    with ExitStack() as stack:
+    with _explaining(folder), ExitStack() as stack:
         files = []
         for shard, file in enumerate(pages.files):
             made = stack.enter_context(open(shard_file(folder, shard), "wb", opener=private))
@@ -97,3 +97,12 @@ def fetch_files(
             raise
         for descriptor in files:
             os.fsync(descriptor)
+
+
+@contextmanager
+def _explaining(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        text = f"{folder} cannot be written to: {error.strerror}; make room, or give another folder"
+        raise NoRoom(text) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +28,7 @@ from bunqueue.server.folder.data_folder import (
     save_manifest,
     shard_file,
 )
+from bunqueue.server.folder.unreadable import NoRoom
 from bunqueue.store import snapshots
 from shardproc.clock import Clock
 
@@ -178,6 +181,19 @@ def test_a_folder_that_has_something_stays_as_it_is(backups: Path, tmp_path: Pat
     (standby / "standby.json").write_text("{}")
     with pytest.raises(BackupError, match="is the folder of a standby: make it the primary"):
         source(standby)
+
+
+def test_a_disk_that_is_full_keeps_nothing_of_it(backups: Path, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    usual = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # the files are larger
+    try:
+        with pytest.raises(NoRoom, match="cannot be written to: File too large; make room"):
+            restore(source(backups), tmp_path / "new", Wanted())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, usual)
+    assert not (tmp_path / "new").exists()
 
 
 def test_files_that_are_not_good_are_not_restored(backups: Path, data: Path, tmp_path: Path) -> None:

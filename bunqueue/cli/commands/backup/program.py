@@ -120,8 +120,11 @@ def explained() -> Iterator[None]:
         raise BackupKeyRefused(str(error)) from error
     except Damaged as error:
         raise BackupDamaged(f"{error}; {HEAL}") from error
-    except (BackupError, TargetError, DataFolderError, NotReadable, OSError) as error:
+    except (BackupError, TargetError, DataFolderError, NotReadable) as error:
         raise BackupFailed(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise BackupFailed(f"{where}{error.strerror or error}") from error
 
 
 def target_at(place: str) -> Target:
