@@ -23,7 +23,7 @@ from .repository import Backup, Repository
 from .shipped import changes_since, check_gapless, read
 from .trail import read_trail
 
-CORES = len(os.sched_getaffinity(0))
+CORES = os.cpu_count() or 1
 _ADVICE = "; run bunqueue doctor"
 
 
