@@ -159,7 +159,7 @@ def _option_fields(options: JobOptions) -> dict[str, Any]:
         config["delays"] = options.backoff_delays
     if options.backoff_retry_after:
         config["retryAfter"] = True
-    return {
+    view: dict[str, Any] = {
         "maxAttempts": options.max_attempts,
         "backoff": options.backoff,
         "backoffConfig": config if options.backoff_given_as_map else None,
@@ -170,16 +170,19 @@ def _option_fields(options: JobOptions) -> dict[str, Any]:
         "removeOnFail": options.remove_on_fail,
         "durable": options.durable,
         "tags": options.tags,
-        **({} if options.added_by is None else {"addedBy": options.added_by}),
     }
+    if options.added_by is not None:
+        view["addedBy"] = options.added_by
+    return view
 
 
 def share_options(options: JobOptions) -> SharedOptions:
     """The encodings of ``options``."""
     stored = None if options == JobOptions() else _encode(options)
-    fields = len(_option_fields(options)) + _EXTRA_FIELDS
-    head = _header(_OWN_FIELDS + fields) + _FIRST
-    return SharedOptions(options, _option_pairs(options) + _NO_EXTRA, fields, head, stored)
+    fields = _option_fields(options)
+    pairs = _encode(fields)[_header_size(len(fields)) :] + _NO_EXTRA
+    head = _header(_OWN_FIELDS + len(fields) + _EXTRA_FIELDS) + _FIRST
+    return SharedOptions(options, pairs, len(fields) + _EXTRA_FIELDS, head, stored)
 
 
 @lru_cache(maxsize=MAX_SHARED)

@@ -28,6 +28,7 @@ CLEAN = 0
 STATE = 1  # it moved: its lock or its outcome changed
 ROW = 2  # its own row changed as well
 NEW = 4  # alone: it was pushed without options in this batch, and nothing has happened to it since
+NEW_NAMED = 8  # the same, and its identity is known
 
 Finished = tuple[int, str]  # number and id of a finished job
 

@@ -11,8 +11,17 @@ from operator import itemgetter
 
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Job
 from bunqueue.model.workflow import STEP_ROWS
-from bunqueue.protocol.job_view import DEFAULT_OPTIONS
-from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, NEW, ROW, STATE
+from shardproc.engine.outbox import (
+    CLEAN,
+    COMPLETED_ROW,
+    DEAD_ROW,
+    JOB_ROW,
+    LOCK_ROW,
+    NEW,
+    NEW_NAMED,
+    ROW,
+    STATE,
+)
 
 from . import rows, statements
 from .schema import OF_JOBS
@@ -31,7 +40,6 @@ ORDER = (
     statements.DELETE_EXPIRIES,
     statements.PUT_STRAGGLER,
     statements.INSERT_FRESH,
-    statements.INSERT_NAMED,
     statements.INSERT_JOB,
     statements.UPDATE_JOB,
     statements.INSERT_RUN_JOB,
@@ -50,7 +58,6 @@ ORDER = (
 
 _USUAL = (
     statements.INSERT_FRESH,
-    statements.INSERT_NAMED,
     statements.INSERT_LOCK,
     statements.DELETE_LOCKS,
     statements.INSERT_SUCCESS,
@@ -79,6 +86,7 @@ class Journal:
         """Bring the rows of ``dirty`` up to date within the open transaction, at that time."""
         queue_ids = self._queue_ids
         new: list[Job] = []
+        named: list[Job] = []  # new, with their identities
         pulled: list[Job] = []
         completed: list[Job] = []
         order: tuple[str, ...] = _USUAL
@@ -88,8 +96,12 @@ class Journal:
                 job.stored, job.dirty = JOB_ROW, CLEAN
                 new.append(job)
             elif what != STATE:
-                order = ORDER
-                self._collect(job, queue_ids[job.queue], now)
+                if what == NEW_NAMED and job.created_at == now:
+                    job.stored, job.dirty = JOB_ROW, CLEAN
+                    named.append(job)
+                else:
+                    order = ORDER
+                    self._collect(job, queue_ids[job.queue], now)
             elif stored == JOB_ROW and job.lock is not None and _is_fresh(job):
                 job.stored, job.dirty = WAS_ACTIVE, CLEAN
                 pulled.append(job)
@@ -100,14 +112,12 @@ class Journal:
                 order = ORDER
                 self._collect(job, queue_ids[job.queue], now)
         if new:
-            named = [job for job in new if job.shared is not DEFAULT_OPTIONS]  # by their identity
-            if named:
-                added = self._parameters[statements.INSERT_NAMED] = rows.named_rows(named, queue_ids)
-                self._search.stored(added, next_seq, now)
-                new = [job for job in new if job.shared is DEFAULT_OPTIONS]
-        if new:
             fresh = self._parameters[statements.INSERT_FRESH] = rows.fresh_rows(new, queue_ids)
             self._search.stored(fresh, next_seq, now)
+        if named:
+            added = rows.named_rows(named, queue_ids)
+            connection.executemany(statements.INSERT_NAMED, added)
+            self._search.stored(added, next_seq, now)
         if pulled:
             self._parameters[statements.INSERT_LOCK] = rows.fresh_lock_rows(pulled)
         if completed:
