@@ -264,6 +264,13 @@ def test_the_fast_encoding_equals_the_general_one(job: Job) -> None:
     assert sorted(order) == sorted(DEFAULTS)
 
 
+def test_the_fast_encoding_has_the_identity_that_added_the_job() -> None:
+    job = active(shared=job_view.plain_options("shop"))
+    assert job_view._is_first_run(job)
+    assert read(pulled_job(job)) == read(generally(job))
+    assert msgpack.unpackb(pulled_job(job))["addedBy"] == "shop"
+
+
 @pytest.mark.parametrize(
     "changes",
     [
