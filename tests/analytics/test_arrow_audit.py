@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.server import Server
 
-from bunqueue import Queue, arrow
+from bunqueue import OptionError, Queue, arrow
 from bunqueue.server.audit.trail import Wanted, files_in, latest
 
 
@@ -30,7 +30,7 @@ def test_the_trail_is_a_table(server: Server) -> None:
         {"what": "RateLimit"},
     ]
     assert arrow.audit(folder, until=rows[0]["at"]).num_rows == 0
-    with pytest.raises(arrow.BadOption, match="the table audit has no column state"):
+    with pytest.raises(OptionError, match="the table audit has no column state"):
         arrow.audit(folder, states=["failed"])
     server.stop()
     assert arrow.audit(folder).equals(found), "a folder at rest has the same"
