@@ -154,19 +154,17 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
     for index, fields in enumerate(command.jobs):
         check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
     queue = _queue_of_batch(state, command.queue, payloads)
-    if queue is None:
-        return _added(state, command, Answer([]))
-    return _added(state, command, add(state, queue, command.jobs, payloads, many=True, by=client.by))
+    by, jobs = client.by, command.jobs
+    added = Answer([]) if queue is None else add(state, queue, jobs, payloads, many=True, by=by)
+    return _added(state, command, added)
 
 
 def _push_declared(state: State, client: Client, command: Push | PushBatch, payloads: list[bytes]) -> Reply:
     """Push jobs to a queue for which apps have declared functions."""
     warnings = _check(state, client, command, payloads)
     queue = _queue_of_batch(state, command.queue, payloads)
-    many, entries = isinstance(command, PushBatch), _entries(command)
-    if queue is None:
-        return _added(state, command, Answer([]), warnings)
-    added = add(state, queue, entries, payloads, many=many, by=client.by)
+    many, entries, by = isinstance(command, PushBatch), _entries(command), client.by
+    added = Answer([]) if queue is None else add(state, queue, entries, payloads, many=many, by=by)
     return _added(state, command, added, warnings)
 
 
