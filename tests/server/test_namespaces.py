@@ -337,8 +337,9 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
         ws = await stack.enter_async_context(socket(tenants.server, additional_headers=headers))
         assert (await ws.call("Subscribe", queues=[queue], jobId="web-7"))["ok"]
         for web, word in ((acme, "of-acme"), (beta, "of-beta")):
-            job = {"data": {"word": word}, "jobId": "web-7"}
-            assert (await web.post(f"/queues/{queue}/jobs", json=job)).json()["id"] == "web-7"
+            for job_id in ("web-7", "acme/7"):  # the second looks like an id with a namespace, and is none
+                job = {"data": {"word": word}, "jobId": job_id}
+                assert (await web.post(f"/queues/{queue}/jobs", json=job)).json()["id"] == job_id
         for web, word in ((acme, "of-acme"), (beta, "of-beta")) * 2:
             found = (await web.get("/jobs/web-7")).json()["job"]
             assert (found["id"], found["queue"], found["data"]) == ("web-7", queue, {"word": word})
@@ -352,14 +353,15 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
         found = (await root.get("/jobs/acme%2Fweb-7")).json()["job"]
         assert (found["id"], found["queue"]) == ("acme/web-7", f"acme/{queue}")
         assert (await root.get(f"/queues/acme%2F{queue}")).json()["data"]["name"] == f"acme/{queue}"
-        heard = await stream.next()
-        assert (heard["queue"], heard["jobId"]) == (queue, "web-7")
+        for job_id in ("web-7", "acme/7"):
+            heard = await stream.next()
+            assert (heard["queue"], heard["jobId"]) == (queue, job_id)
         heard = await every.next()
         assert (heard["queue"], heard["jobId"]) == (f"acme/{queue}", "acme/web-7")
         (told_,) = await ws.until(1)
         assert (told_["queue"], told_["jobId"]) == (queue, "web-7")
         for hook in hooks:
-            (message,) = await asyncio.to_thread(hook.wait_for, 1)
+            message, *_ = await asyncio.to_thread(hook.wait_for, 1)
             assert (message["queue"], message["jobId"]) == (queue, "web-7")
         text = (await root.get("/prometheus")).text
         assert re.search(r'^bunqueue_namespace_queues\{namespace="beta"\} [1-9]', text, re.MULTILINE)

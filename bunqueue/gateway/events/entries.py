@@ -69,8 +69,6 @@ class Filter(msgspec.Struct, frozen=True):
         event = read_json(entry.body)
         if not self.scope.shows(ANYBODY):
             event = event_without_content(event)
-        if self.scope.prefix:
-            event = shown_event(self.scope.prefix, event)
         event = shown_event(self.scope.prefix, event)
         if entry.kind == LOST and not self.scope.is_everywhere:
             event["count"] = None  # they may be events of other queues
