@@ -296,6 +296,31 @@ async def test_names_that_look_like_those_of_others_stay_inside(tenants: Tenants
         await acme.ok("PUSH", queue="x" * 251, data=1)
 
 
+async def test_searches_have_the_names_of_the_namespace(tenants: Tenants) -> None:
+    """Its own name is in no name: what contains a part of it is found only if its users gave it that name."""
+    async with tenants.wires("acme", "root") as (acme, root):
+        for job_id in ("ended", "running"):
+            await acme.ok("PUSH", queue="sought", data=1, jobId=job_id)
+            token = (await acme.ok("PULL", queue="sought", owner="miller", lockTtl=10**7))["token"]
+            if job_id == "ended":
+                await acme.ok("ACK", id=job_id, token=token)
+
+        async def found(wire: Wire = acme, **fields: Any) -> set[str]:
+            return {job["id"] for job in (await wire.ok("FindJobs", limit=100, **fields))["jobs"]}
+
+        both = {"ended", "running"}
+        assert await found(queue="sought", worker="miller") == both
+        matching = ("worker = miller", "worker ~ mill", "worker != acme/miller", "queue ~ sough")
+        for where in matching:
+            assert await found(queue="sought", where=where) == both, where
+        for where in ("worker = acme/miller", "worker ~ acme", "worker ~ /", "queue ~ acme", "queue ~ /"):
+            assert not await found(queue="sought", where=where), where
+            assert not await found(where=where), where
+        jobs = {"acme/ended", "acme/running"}
+        for where in ("worker ~ acme/mill", "queue ~ acme/sou", "worker = acme/miller"):
+            assert await found(root, queue="acme/sought", where=where) == jobs, where
+
+
 async def test_what_the_server_sends_unasked_has_names_of_the_namespace(tenants: Tenants) -> None:
     """Events, and notices that a job must stop."""
     async with tenants.wires(*TENANTS, "root") as (acme, beta, root):

@@ -22,7 +22,6 @@ from bunqueue.protocol.commands.base import (
     Scalar,
     Tag,
     Text,
-    WorkerOf,
     command,
     http,
 )
@@ -58,7 +57,7 @@ class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_un
     name: Words = None
     tag: Words = None
     group: Words = None
-    worker: WorkerOf | None = None
+    worker: Text | None = None  # as its client knows it, like the names in ``where``
     error: Annotated[Text, Mark.CONTENT] | None = None
     error_type: Text | None = None
     created_after: Time | None = None

@@ -68,12 +68,19 @@ class Condition(Struct, frozen=True, gc=False):
     """``values``: = holds if any of them is equal, != if none is; other comparisons have one value.  Times
     are in epoch ms.
 
-    ``path`` leads to a field in the data, from the outside in."""
+    ``path`` leads to a field in the data, from the outside in.  ``prefix`` is that of the client's namespace:
+    names begin with it, and the client does not know it."""
 
     field: str
     comparison: str
     values: tuple[Any, ...]
     path: tuple[str, ...] = ()
+    prefix: str = ""
+
+
+def name_of(condition: Condition, name: str) -> str:
+    """A name of the server as the client of a condition knows it."""
+    return name.removeprefix(condition.prefix)
 
 
 def lower(text: str) -> str:

@@ -129,6 +129,8 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
     column = _COLUMNS.get(condition.field)
     if column is None:
         return _occurs(condition)
+    if condition.field == "worker" and condition.prefix:
+        column = _without(column, condition.prefix)
     values = [_portable(value) for value in condition.values]
     if condition.field == "error_type" and condition.comparison != CONTAINS:
         return _of_class(column, values, condition.comparison)
@@ -143,6 +145,11 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
     if condition.field not in _FIXED:
         test = f"(coalesce(completed.seq, dead_letters.seq) is null or {test})"
     return test, values
+
+
+def _without(column: str, prefix: str) -> str:
+    """A column without the prefix of a namespace, which has only a-z, 0-9, - and /."""
+    return f"iif({column} glob '{prefix}*', substr({column}, {len(prefix) + 1}), {column})"
 
 
 def _of_class(column: str, values: list[Any], comparison: str) -> tuple[str, list[Any]]:

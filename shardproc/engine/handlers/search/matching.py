@@ -8,7 +8,7 @@ from typing import Any
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, STATE_NAMES, WAITING, Job
 from bunqueue.protocol.job_view import state_name
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.protocol.search.conditions import MISSING, Condition, matches, value_at
+from bunqueue.protocol.search.conditions import MISSING, Condition, matches, name_of, value_at
 
 from ...state import QueueState
 
@@ -26,6 +26,9 @@ def meets(conditions: Iterable[Condition], queue: QueueState, job: Job) -> bool:
 def _value(condition: Condition, queue: QueueState, job: Job) -> Any:
     if condition.field == "data":
         return _data(condition, job)
+    if condition.field == "worker":
+        worker = _worker(queue, job)
+        return None if worker is None else name_of(condition, worker)
     return _VALUES[condition.field](queue, job)
 
 
@@ -56,12 +59,10 @@ def _group(queue: QueueState, job: Job) -> str | None:
 
 
 _VALUES: Mapping[str, Callable[[QueueState, Job], Any]] = {
-    "queue": lambda queue, job: queue.name,
     "state": _states,
     "name": lambda queue, job: job.name,
     "tag": lambda queue, job: job.options.tags,
     "group": _group,
-    "worker": _worker,
     "error": lambda queue, job: None if job.state == COMPLETED else job.error,
     "created": lambda queue, job: job.created_at,
     "finished": lambda queue, job: job.finished_at if job.state in (COMPLETED, FAILED) else None,

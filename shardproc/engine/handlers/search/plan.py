@@ -11,7 +11,7 @@ from bunqueue.model.job import Job
 from bunqueue.model.states import STATES
 from bunqueue.protocol.commands.find import Plan as Shown
 from bunqueue.protocol.commands.find import Wanted
-from bunqueue.protocol.search.conditions import CONTAINS, DEAD, LIVE, Condition, matches
+from bunqueue.protocol.search.conditions import DEAD, LIVE, Condition, matches, name_of
 from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
 from bunqueue.protocol.search.wanted import conditions_of
 
@@ -67,7 +67,8 @@ class Plan(Struct):
 
 def plan(state: State, client: Client, wanted: Wanted, cursor: Cursor, *, asc: bool, until: int) -> Plan:
     """The way to find jobs beyond a cursor, with numbers below ``until``."""
-    conditions = _within(client, conditions_of(wanted, cursor.at))
+    prefix = "" if client.scope is None else client.scope.prefix
+    conditions = [structs.replace(each, prefix=prefix) for each in conditions_of(wanted, cursor.at)]
     queues = _queues(state, client, wanted, conditions)
     rest = [condition for condition in conditions if condition.field != "queue"]
     kinds = _kinds(rest)
@@ -86,19 +87,6 @@ def plan(state: State, client: Client, wanted: Wanted, cursor: Cursor, *, asc: b
     return Plan(rest, queues, criteria, live, ranges if asc else ranges[::-1], jobs, by, most)
 
 
-def _within(client: Client, conditions: Sequence[Condition]) -> Sequence[Condition]:
-    """Conditions with the names that the server has for them."""
-    prefix = "" if client.scope is None else client.scope.prefix
-    if not prefix:
-        return conditions
-    return [
-        structs.replace(each, values=tuple(f"{prefix}{value}" for value in each.values))
-        if each.field in ("queue", "worker") and each.comparison != CONTAINS
-        else each
-        for each in conditions
-    ]
-
-
 def _size_of(queue: QueueState) -> int:
     """The number of its jobs."""
     return len(queue.jobs) + len(queue.late) + queue.completed + queue.failed
@@ -114,7 +102,7 @@ def _queues(
     else:
         found = queues_of(state, client)
     if mine:
-        found = [queue for queue in found if all(matches(condition, queue.name) for condition in mine)]
+        found = [queue for queue in found if all(matches(each, name_of(each, queue.name)) for each in mine)]
     return found
 
 
