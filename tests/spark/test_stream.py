@@ -176,13 +176,16 @@ def test_no_shard_is_ahead_of_another(server: Server) -> None:
     options = {"path": str(data), "table": "events"}
     stream = EventStream(lambda: (read_options(options), stream_options({})))
     start: Offset = {}
+    sizes = []
     while (end := stream.latestOffset(start, ReadMaxRows(100))) != start:
-        assert sum(end.values()) - sum(start.values()) <= 100
+        sizes.append(sum(end.values()) - sum(start.values()))
         seen = [at for (shard, seq), at in events.items() if seq <= end[f"{shard:02}"]]
         left = [at for (shard, seq), at in events.items() if seq > end[f"{shard:02}"]]
         assert max(seen) <= min(left, default=max(seen))
         start = end
-    assert sum(start.values()) == len(events) == 600
+    assert sum(sizes) == len(events) == 600
+    assert max(sizes) == 100
+    assert len(sizes) <= 8, "batches are full where they can be"
 
 
 @pytest.mark.nightly

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from .folders import Shard, find_shards
 from .offsets import Offset, key_of, limited, lost_events, reached, resharded, went_back
 from .reading import read_events
 
+ROUNDS = 4  # of looking for a fuller batch
 logger = logging.getLogger("bunqueue.spark")
 
 
@@ -93,24 +95,37 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return {key: max(last, start.get(key, 0)) for key, last in latest.items()}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.stream.max_events
-        return self._in_step(limited(reached(start, found), latest, most), start, latest)
+        return self._in_step(reached(start, found), latest, most)
 
-    def _in_step(self, end: Offset, start: Offset, latest: Offset) -> Offset:
+    def _in_step(self, start: Offset, latest: Offset, most: int) -> Offset:
         """The end of a batch in which no shard is ahead of another in time.  With a watermark, Spark drops
         events that are older than those that it has seen."""
-        times, found = {}, {}
-        shards = self._shards()
-        for key, last in end.items():
-            if last < latest[key]:
-                with current(Path(shards[key].path)) as file:
-                    times[key] = time_of(file, last)
-        for key, last in end.items():
-            found[key] = last
-            if times and times.get(key) != min(times.values()):  # at least one shard goes on
-                with current(Path(shards[key].path)) as file:
-                    beyond = first_since(file, min(times.values()) + 1)
-                found[key] = min(last, max(beyond - 1, start.get(key, 0)))
-        return found
+        cut = end = limited(start, latest, most)
+        with ExitStack() as stack:
+            shards = self._shards() if end != latest else {}
+            files = {key: stack.enter_context(current(Path(shards[key].path))) for key in shards.keys() & end}
+            for _ in range(ROUNDS):
+                unread = {
+                    key: time_of(file, end[key] + 1) for key, file in files.items() if end[key] < latest[key]
+                }
+                if not unread:
+                    cut = end
+                    break
+                oldest = min(unread, key=lambda key: unread[key])
+                caps = {
+                    key: max(start.get(key, 0), first_since(file, unread[oldest] + 1) - 1)
+                    for key, file in files.items()
+                    if key != oldest
+                }
+                cut = {key: min(last, caps.get(key, last)) for key, last in end.items()}
+                if cut == end:
+                    break
+                # What the others may not read yet, the one that is behind may read in addition.
+                end = limited(
+                    start, {key: min(last, caps.get(key, last)) for key, last in latest.items()}, most
+                )
+        goes_on = any(last > start.get(key, 0) for key, last in cut.items())
+        return cut if goes_on else limited(start, latest, most)  # if clocks were set back
 
     def _check(self, start: Offset, found: dict[str, Bounds]) -> None:
         moved = resharded(start, found) or went_back(start, found)
