@@ -30,7 +30,7 @@ from .engine.dispatch import answer, send
 from .engine.engine import Engine
 from .engine.lifecycle import error_groups
 from .engine.memory.vitals import Vitals
-from .engine.outbox import Published
+from .engine.outbox import Outbox, Published
 from .engine.state import Client, State
 from .storage.careful import CarefulStore
 from .storage.compaction import compact
@@ -55,6 +55,15 @@ QUIET_MS = 2_500  # the same for a longer silence of the router, which sends som
 
 class StorageFailed(Exception):
     """The process must end: a new one will read what is on disk."""
+
+
+_BEGINS = frozenset(
+    request
+    for spec in COMMANDS.values()
+    if spec.writes or spec.parks
+    for request in (spec.request, spec.plain)
+)
+"""Commands that need the file's write lock before they change anything."""
 
 
 def spec_of(command: Command) -> Spec:
@@ -103,6 +112,7 @@ class Shard:
         self._router_active = False  # the router has sent something since the last tick
         self._sums_up = False  # more jobs to add to the search index
         self._shrinking = Shrinking()
+        self._has_more = True  # maintenance has more to do, perhaps before `MAINTENANCE_MS` have passed
 
     def _new_store(self, database: Database) -> CarefulStore:
         return CarefulStore(database, self._retention)
@@ -186,8 +196,8 @@ class Shard:
         self._give_back(now)
         if self.engine.state.dropped.untold:
             self._dropped.log_due(self.engine.state.dropped, now)
-        has_more = self._sums_up or self.store.forgets or self._shrinking.is_running or self._time.moves
-        self._maintenance_at = now if has_more else now + MAINTENANCE_MS
+        self._has_more = self._sums_up or self.store.forgets or self._shrinking.is_running or self._time.moves
+        self._maintenance_at = now if self._has_more else now + MAINTENANCE_MS
 
     @property
     def batch_s(self) -> float:
@@ -196,12 +206,17 @@ class Shard:
 
     def wait_ms(self) -> int:
         """The time until something is due, unless a command arrives."""
+        now, self._due_at = self._clock.now_ms(), self.engine.next_deadline()
+        longest = self._until_maintenance(now) if self._has_more else MAX_WAIT_MS
+        return max(0, min(self._due_at - now, longest))
+
+    def _until_maintenance(self, now: int) -> int:
+        """The same for maintenance that has more to do."""
         if self._time.moves:
             return 0
-        longest = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS
-        now, self._due_at = self._clock.now_ms(), self.engine.next_deadline()
-        wait, slice_in = min(self._due_at - now, longest), self._shrinking.wait_ms(now)
-        return max(0, wait if slice_in is None else min(wait, slice_in))
+        wait = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS
+        slice_in = self._shrinking.wait_ms(now)
+        return wait if slice_in is None else min(wait, slice_in)
 
     def client(self, conn: int, version: int) -> Client:
         return self.engine.state.client(conn, version)
@@ -216,15 +231,12 @@ class Shard:
             self._refuse(client, payload, error)
             return
         try:
-            if not self.store.is_writing:  # else the batch has begun to change things
-                self._begin(spec_of(command))
+            # Else the batch has begun to change things.
+            if not self.store.is_writing and type(command) in _BEGINS:
+                self.store.begin()
             self.engine.handle(client, command, now)
         except DISK_ERRORS as error:
             self._failed(error, client, command)
-
-    def _begin(self, spec: Spec) -> None:
-        if spec.writes or spec.parks:
-            self.store.begin()
 
     def _refuses(self, spec: Spec) -> CommandError | None:
         return None if self.restriction is None else self.restriction(spec)
@@ -351,13 +363,13 @@ class Shard:
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies (with their connections) and the peer messages may be sent."""
         out, state = self.engine.out, self.engine.state
-        if state.errors.pending or state.errors.touched:
+        errors = state.errors
+        if errors.pending or errors.touched:
             error_groups.record(state)
-        self._store()
-        self.published = out.published
+        self._store(out, state)
+        self.published, self.notices = out.published, out.notices
         if out.published:
             out.published = {}
-        self.notices = out.notices
         if out.notices:
             out.notices = []
         if state.recovery.half_flows.flows > self._half_flows:
@@ -366,9 +378,8 @@ class Shard:
         out.size = 0
         return self._relay(replies) if state.relays else replies
 
-    def _store(self) -> None:
+    def _store(self, out: Outbox, state: State) -> None:
         """Make the changes of the batch durable."""
-        out, state = self.engine.out, self.engine.state
         self.store.commit(out, state.next_seq, len(state.jobs))
 
     def _warn_of_half_flows(self) -> None:

@@ -37,7 +37,8 @@ class Pressure:
         self.share = share
         self.full = False
         self._free, self._used = free, used
-        self._next = 0.0 if share else float("inf")
+        self.next_check = 0.0 if share else float("inf")
+        """When `check` has something to do, by the monotonic clock."""
         self._warned = False
         self._mark = 0  # bytes when jobs were refused, since memory was last below the share
         self._jobs = 0  # in memory at that time
@@ -62,9 +63,9 @@ class Pressure:
     def check(self, jobs: int) -> bool:
         """Check, if it is time to; returns whether ``full`` has changed. ``jobs``: the number in memory."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self.next_check:
             return False
-        self._next = now + CHECK_S
+        self.next_check = now + CHECK_S
         before = self.full
         if self._mark:
             self._trim(jobs)

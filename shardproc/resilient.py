@@ -155,13 +155,35 @@ class ResilientShard(Shard):
             _log.error(why, error=fault.error, now=self._mode.value)
 
     def tick(self) -> int:
-        if time.monotonic() >= self.files.next_check:
+        clock = time.monotonic()
+        if clock >= self.files.next_check:
             self._check_files()
-        now = self._tick()
+        if clock >= self._pressure.next_check:
+            self._check_pressure()
+        if self._end is not None:
+            raise self._end
+        if self._mode is not NORMAL:
+            now = self._clock.now_ms()
+            self._probe_at = min(self._probe_at, now + LAST_PROBE_MS)  # the clock may have been set back
+            if now >= self._probe_at:
+                self._probe(now)
+            if self._mode is READ_ONLY:
+                return now
+        try:
+            now = super().tick()
+        except DISK_ERRORS as error:
+            self._fail(error)
+            return self._clock.now_ms()
+        if self._missed:
+            missed, self._missed = self._missed, []
+            for happens in missed:
+                happens(now)
+        return now
+
+    def _check_pressure(self) -> None:
         if self._pressure.check(len(self.engine.state.jobs)):
             self.engine.state.kept.refusal = self._pressure.refusal if self._pressure.full else ""
             self._enter(self._mode)
-        return now
 
     def _check_files(self) -> None:
         was_missing = self.files.missing
@@ -179,26 +201,6 @@ class ResilientShard(Shard):
         self._fault = StorageFault(text, since, False, Code.STORAGE_FAILED)
         if self._mode is NORMAL:
             self._enter(NO_GROWTH)
-
-    def _tick(self) -> int:
-        if self._end is not None:
-            raise self._end
-        if self._mode is not NORMAL:
-            now = self._clock.now_ms()
-            self._probe_at = min(self._probe_at, now + LAST_PROBE_MS)  # the clock may have been set back
-            if now >= self._probe_at:
-                self._probe(now)
-            if self._mode is READ_ONLY:
-                return now
-        try:
-            now = super().tick()
-        except DISK_ERRORS as error:
-            self._fail(error)
-            return self._clock.now_ms()
-        missed, self._missed = self._missed, []
-        for happens in missed:
-            happens(now)
-        return now
 
     def work(self, seconds: float = SLICES_S) -> None:
         if self._mode is FAILED:
@@ -299,10 +301,12 @@ class ResilientShard(Shard):
     def wait_ms(self) -> int:
         if self._end is not None:
             return 0
+        if self._mode is NORMAL:
+            return super().wait_ms()
         wait = self._probe_at - self._clock.now_ms()
         if self._mode is READ_ONLY:
             return 0 if self.engine.state.long_works else max(0, wait)
-        return super().wait_ms() if self._mode is NORMAL else max(0, min(wait, super().wait_ms()))
+        return max(0, min(wait, super().wait_ms()))
 
     def _refusal(self, spec: Spec) -> CommandError | None:
         """Why a command is refused while the disk, the file or the memory has a fault."""

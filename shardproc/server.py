@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable
 
 from bunqueue.logs import get_logger
 from bunqueue.model.scope import Scope, read_scope
-from bunqueue.protocol.codec import encode_payload
+from bunqueue.protocol.codec import encode_payload, encode_reply
 from bunqueue.protocol.event_frames import lost_frame
-from bunqueue.protocol.framing import pack_length
+from bunqueue.protocol.framing import MAX_FRAME, pack_length
 from bunqueue.server.host.busy_poll import SMALL, give_way
 from bunqueue.server.host.pace import AT_ONCE_S, SLICE_S, Pace, Slice
 from bunqueue.server.links import shard_protocol as link
@@ -244,7 +244,7 @@ class Server:
                 if not (received or turn == link.CONTROL or turn in queues or turn in works):
                     received = time.monotonic() - begun < SLICE_S
                     who = turn
-        if received and self._has_queued:
+        if received and (queues or works):
             self._pace.asked(who)
         return received
 
@@ -278,8 +278,10 @@ class Server:
 
     def _client(self, turn: int, conn: int, version: int, scope: Scope | None) -> Client:
         """The client object. A ticket is used once; its number is reused only after all others."""
-        new = conn >= link.TICKET
-        client = Client(conn, version, turn) if new else self._shard.client(conn, version)
+        if conn >= link.TICKET:
+            client = Client(conn, version, turn)
+        else:
+            client = self._shard.engine.state.client(conn, version)
         if client.sent_scope is not scope:
             client.act_for(scope)
         return client
@@ -342,7 +344,9 @@ class Server:
         shard = self._shard
         answers: dict[int, list[bytes]] = {}  # of each frame, its length and its payload
         for conn, reply in shard.commit():
-            payload = encode_payload(reply)
+            payload = encode_reply(reply)  # `encode_payload`, inlined: once for each command
+            if len(payload) > MAX_FRAME:
+                payload = encode_payload(reply)
             frames = answers.get(conn)
             if frames is None:
                 answers[conn] = [pack_length(len(payload)), payload]

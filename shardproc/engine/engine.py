@@ -133,7 +133,8 @@ class Engine:
         state.now, state.budget = now, BUDGET
         if state.pushed.batches:
             idempotency.forget(state)
-        state.rates.sample(now, state.totals)
+        if now >= state.rates.next_at:
+            state.rates.sample(now, state.totals)
 
     def tick(self, now: int) -> None:
         """Do what is due, as much as one tick allows."""
@@ -179,7 +180,7 @@ class Engine:
     def next_moment(self) -> int:
         """When something is due, apart from the rounds for locks and retention; NEVER: nothing is."""
         state, deadline = self.state, NEVER
-        for heap in (state.delays, state.poll_ends, state.wait_ends, state.trials.ends, state.alarms):
+        for heap in state.due:
             if heap.entries and heap.entries[0][0] < deadline:
                 deadline = heap.entries[0][0]
         for patience in (state.timeouts, state.reachability.reconnects):

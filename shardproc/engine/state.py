@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .ready.groups import Groups
     from .ready.queue_limits import QueueLimits
 
+SAMPLE_MS = 1_000  # between two samples of the totals
 BUDGET = 3_000  # jobs that background work may handle per tick, about 3 µs each
 RELAYED = 0xC000_0000  # the first connection number for clients of other shards
 
@@ -256,15 +257,15 @@ class Rates:
 
     WINDOW_MS = 10_000  # the window for rates
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_samples", "next_at")
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, tuple[int, ...]]] = deque()  # (at, totals)
+        self.next_at = 0  # the earliest time of the next sample
 
     def sample(self, now: int, totals: Totals) -> None:
-        samples = self._samples
-        if samples and now - samples[-1][0] < 1000:
-            return
+        """Take a sample.  Call it at ``next_at`` or later."""
+        samples, self.next_at = self._samples, now + SAMPLE_MS
         samples.append((now, totals.counted()))
         while len(samples) > 1 and now - samples[1][0] >= self.WINDOW_MS:
             samples.popleft()
@@ -355,6 +356,7 @@ class State:
         "died",
         "directory",
         "dropped",
+        "due",
         "early_pulls",
         "ended",
         "ended_keys",
@@ -469,6 +471,14 @@ class State:
         self.minute = 0  # the minute up to which the counts per minute are recorded
         self._init_process()
         self.unfinished = 0  # changes in progress for other shards; one that failed remains counted
+        # All heaps whose first key is the time of what is due next.
+        self.due: tuple[LazyHeap[int, Any], ...] = (
+            self.delays,
+            self.poll_ends,
+            self.wait_ends,
+            self.trials.ends,
+            self.alarms,
+        )
         self._shared: dict[JobOptions, SharedOptions] = {}
 
     def _init_process(self) -> None:

@@ -20,7 +20,8 @@ from shardproc.core import StorageFailed
 from shardproc.engine import slices
 from shardproc.engine.dispatch import answer_late
 from shardproc.engine.memory.vitals import LogVitals, StorageFault, Vitals
-from shardproc.engine.state import Client
+from shardproc.engine.outbox import Outbox
+from shardproc.engine.state import Client, State
 from shardproc.resilient import Mode, ResilientShard
 from shardproc.storage.careful import CarefulStore
 from shardproc.storage.database import DISK_ERRORS, Database, disk_problem
@@ -94,7 +95,7 @@ class ReplicatedShard(ResilientShard):
         self.held = len(record) + out.size
         return record
 
-    def _store(self) -> None:
+    def _store(self, out: Outbox, state: State) -> None:
         """The log has the record of the batch, if it has one."""
         self.held = 0
         if not self._sealed:

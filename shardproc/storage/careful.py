@@ -35,7 +35,7 @@ from shardproc.engine.outbox import (
 
 from . import rows
 from .damage import DAMAGE, Damage, ShardDamaged, Unreadable, Unstorable, is_damage
-from .database import Database, disk_problem
+from .database import Database, Writer, disk_problem
 from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
 from .finished_jobs import MAX_SEQ
 from .repair.live_around import live_around
@@ -65,7 +65,7 @@ class CarefulStore(Store):
     def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
         super().__init__(database, retention)
         self.damage: Damage = database.damage
-        self._events = _CarefulLog(self._db, retention, self.damage)
+        self._events = _CarefulLog(self._db, retention, self._writer, self.damage)
         self._search.on_damage = lambda error: self.damage.met("search_finishes", error)
         self.searches = CarefulReader(self._db, self._search, self._see, self.damage, self._table_of)
         self._quiet_until = 0  # the event log is not trimmed until then
@@ -445,8 +445,8 @@ _ENDS = {
 class _CarefulLog(EventLog):
     """Reaches back no further than it can be read."""
 
-    def __init__(self, db: sqlite3.Connection, retention: Retention, damage: Damage) -> None:
-        super().__init__(db, retention)
+    def __init__(self, db: sqlite3.Connection, retention: Retention, writer: Writer, damage: Damage) -> None:
+        super().__init__(db, retention, writer)
         self._damage = damage
 
     def recover(self) -> int | None:

@@ -14,6 +14,7 @@ from bunqueue.model.events import NAMES
 from shardproc.engine.outbox import EventEntry, LogRow, Pushed, PushedEntry, Trim
 
 from . import statements
+from .database import Writer
 
 ROW_EVENTS = 1000  # in one row at most: reading one event decodes all of its row
 SLICE = 20  # rows read at once when a queue is trimmed
@@ -51,8 +52,8 @@ class LoggedEvent(NamedTuple):
 class EventLog:
     """The table ``events`` of one shard. What it writes is part of the caller's transaction."""
 
-    def __init__(self, db: sqlite3.Connection, retention: Retention) -> None:
-        self._db = db
+    def __init__(self, db: sqlite3.Connection, retention: Retention, writer: Writer) -> None:
+        self._db, self._writer = db, writer
         self._retention = retention
         self._next_seq = 1
         self._oldest = 1
@@ -74,18 +75,15 @@ class EventLog:
 
     def write(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
         """Append the events of a batch, and its pushes with idempotency keys."""
-        if len(entries) <= ROW_EVENTS:
-            self._append(entries, at, pushed)
+        if len(entries) > ROW_EVENTS:
+            for start in range(0, len(entries), ROW_EVENTS):
+                self.write(entries[start : start + ROW_EVENTS], at, pushed if start == 0 else [])
             return
-        for start in range(0, len(entries), ROW_EVENTS):
-            self._append(entries[start : start + ROW_EVENTS], at, pushed if start == 0 else [])
-
-    def _append(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
         row = (self._next_seq, at, len(entries), _encode(entries))
         if pushed:
-            self._db.execute(statements.APPEND_PUSHED, (*row, _encode(pushed)))
+            self._writer.execute(statements.APPEND_PUSHED, (*row, _encode(pushed)))
         else:
-            self._db.execute(statements.APPEND_EVENTS, row)
+            self._writer.execute(statements.APPEND_EVENTS, row)
         self._next_seq += len(entries)
 
     def pushed(self) -> Iterator[tuple[int, list[PushedEntry] | None]]:

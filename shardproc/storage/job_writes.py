@@ -6,8 +6,7 @@ A job is written as it is when the batch ends, so memory and disk agree by const
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
-from operator import itemgetter
+from collections import defaultdict
 
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Job
 from bunqueue.model.workflow import STEP_ROWS
@@ -24,6 +23,7 @@ from shardproc.engine.outbox import (
 )
 
 from . import rows, statements
+from .database import Writer
 from .schema import OF_JOBS
 from .search.index import SearchIndex
 
@@ -32,22 +32,19 @@ RUNS = tuple(table for table in _SEVERAL if table.is_rare)  # what jobs with ste
 REMOVE = (statements.DELETE_JOBS, *(table.delete for table in _SEVERAL if not table.is_rare))
 
 # An outcome is deleted before another may take its place; a job's other rows are deleted after everything
-# that may still be written about it.
+# that may still be written about it.  The usual rows are not among these: see `Journal.write`.
 ORDER = (
     statements.DELETE_DEAD,
     statements.DELETE_COMPLETED,
     statements.DELETE_LARGE,
     statements.DELETE_EXPIRIES,
     statements.PUT_STRAGGLER,
-    statements.INSERT_FRESH,
     statements.INSERT_JOB,
     statements.UPDATE_JOB,
     statements.INSERT_RUN_JOB,
     statements.UPDATE_RUN_JOB,
-    statements.INSERT_LOCK,
     statements.PUT_LOCK,
     statements.DELETE_LOCKS,
-    statements.INSERT_SUCCESS,
     statements.PUT_COMPLETED,
     statements.PUT_LARGE,
     statements.PUT_DEAD_LETTER,
@@ -55,17 +52,9 @@ ORDER = (
     *REMOVE,
 )
 
-
-_USUAL = (
-    statements.INSERT_FRESH,
-    statements.INSERT_LOCK,
-    statements.DELETE_LOCKS,
-    statements.INSERT_SUCCESS,
-)
-"""Those of them that jobs need which are pushed without options, pulled and completed."""
-_FIRST = itemgetter(0)
 WAS_ACTIVE = JOB_ROW | LOCK_ROW
-_COUNTED = {"completed": COMPLETED_ROW, "dead_letters": DEAD_ROW}
+_DONE, _DEAD = 0, 1  # in the changes of a queue's counts
+_COUNTED = {"completed": _DONE, "dead_letters": _DEAD}
 
 
 class Journal:
@@ -73,35 +62,35 @@ class Journal:
 
     def __init__(self, queue_ids: dict[str, int], search: SearchIndex) -> None:
         self._queue_ids, self._search = queue_ids, search
-        self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
+        self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}  # in that order
         self._unlocked: list[int] = []
         self._ended: list[int] = []  # jobs that finished, except those whose lock ended with them
         self._removed: list[int] = []
         self._without_steps: list[int] = []  # of the removed ones, those whose steps are deleted as well
         self.used: set[str] = set()  # rare tables that may have rows; no purge looks into the others
         self.live_from = 0  # live jobs with lower numbers are in the table of stragglers
-        self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> change of the count
+        # Queue id -> the changes of its counts of completed jobs and of dead letters.
+        self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
 
-    def write(self, dirty: list[Job], connection: sqlite3.Connection, next_seq: int, now: int) -> None:
+    def write(self, dirty: list[Job], writer: Writer, next_seq: int, now: int) -> None:
         """Bring the rows of ``dirty`` up to date within the open transaction, at that time."""
         queue_ids = self._queue_ids
         new: list[Job] = []
         named: list[Job] = []  # new, with their identities
         pulled: list[Job] = []
         completed: list[Job] = []
-        order: tuple[str, ...] = _USUAL
-        for job in dirty:  # the usual steps first, then all others
+        is_usual = True  # no job needs more than one of the rows of these three
+        for job in dirty:
             what, stored = job.dirty, job.stored
             if what == NEW and job.created_at == now:
                 job.stored, job.dirty = JOB_ROW, CLEAN
                 new.append(job)
+            elif what == NEW_NAMED and job.created_at == now:
+                job.stored, job.dirty = JOB_ROW, CLEAN
+                named.append(job)
             elif what != STATE:
-                if what == NEW_NAMED and job.created_at == now:
-                    job.stored, job.dirty = JOB_ROW, CLEAN
-                    named.append(job)
-                else:
-                    order = ORDER
-                    self._collect(job, queue_ids[job.queue], now)
+                is_usual = False
+                self._collect(job, queue_ids[job.queue], now)
             elif stored == JOB_ROW and job.lock is not None and _is_fresh(job):
                 job.stored, job.dirty = WAS_ACTIVE, CLEAN
                 pulled.append(job)
@@ -109,22 +98,38 @@ class Journal:
                 job.stored, job.dirty = JOB_ROW | COMPLETED_ROW, CLEAN
                 completed.append(job)
             else:
-                order = ORDER
+                is_usual = False
                 self._collect(job, queue_ids[job.queue], now)
+        if not is_usual:
+            self._write_collected(writer, now)
         if new:
-            fresh = self._parameters[statements.INSERT_FRESH] = rows.fresh_rows(new, queue_ids)
+            fresh = rows.fresh_rows(new, queue_ids)
+            writer.executemany(statements.INSERT_FRESH, fresh)
             self._search.stored(fresh, next_seq, now)
         if named:
             added = rows.named_rows(named, queue_ids)
-            connection.executemany(statements.INSERT_NAMED, added)
+            writer.executemany(statements.INSERT_NAMED, added)
             self._search.stored(added, next_seq, now)
         if pulled:
-            self._parameters[statements.INSERT_LOCK] = rows.fresh_lock_rows(pulled)
+            writer.executemany(statements.INSERT_LOCK, rows.fresh_lock_rows(pulled))
         if completed:
-            success = self._parameters[statements.INSERT_SUCCESS] = rows.success_rows(completed, queue_ids)
-            for queue_id, count in Counter(map(_FIRST, success)).items():
-                self._counts[queue_id, COMPLETED_ROW] += count
-            self._unlocked.extend([job.seq for job in completed])
+            self._write_completed(completed, writer, now)
+        if self._counts:
+            self._book(writer)
+
+    def _write_completed(self, completed: list[Job], writer: Writer, now: int) -> None:
+        """Jobs that were active have completed, in an ordinary way."""
+        unlocked = runs([job.seq for job in completed])
+        writer.executemany(statements.DELETE_LOCKS, unlocked)
+        self._search.ended(unlocked, now)
+        success = rows.success_rows(completed, self._queue_ids)
+        writer.executemany(statements.INSERT_SUCCESS, success)
+        counts = self._counts
+        for row in success:
+            counts[row[0]][_DONE] += 1
+
+    def _write_collected(self, writer: Writer, now: int) -> None:
+        """Write what `_collect` has collected."""
         if self._unlocked:
             found = runs(self._unlocked)
             self._parameters[statements.DELETE_LOCKS].extend(found)
@@ -134,15 +139,13 @@ class Journal:
             self._search.ended(runs(self._ended), now)
             self._ended.clear()
         if self._removed:
-            self._delete(connection)
-        for sql in order:
-            if parameters := self._parameters[sql]:
-                connection.executemany(sql, parameters)
+            self._delete(writer)
+        for sql, parameters in self._parameters.items():
+            if parameters:
+                writer.executemany(sql, parameters)
                 parameters.clear()
-        if self._counts:
-            self._book(connection)
 
-    def _delete(self, connection: sqlite3.Connection) -> None:
+    def _delete(self, writer: Writer) -> None:
         """Delete the rows of removed jobs."""
         gone = runs(self._removed)
         self._search.removed()
@@ -152,10 +155,10 @@ class Journal:
         if self._without_steps:
             gone = runs(self._without_steps)
             for table in RUNS:
-                connection.executemany(table.delete, gone)
+                writer.executemany(table.delete, gone)
             self._without_steps.clear()
 
-    def purge(self, purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
+    def purge(self, purges: dict[int, list[int]], writer: Writer) -> None:
         """Delete all rows of finished jobs, given by number for each queue id."""
         self._search.removed()
         tables = [
@@ -166,17 +169,16 @@ class Journal:
             of_queue = [(queue_id, *run) for run in gone]
             for table in tables:
                 where = of_queue if table.key[0] == "queue_id" else gone
-                deleted = connection.executemany(table.delete, where).rowcount
+                deleted = writer.executemany(table.delete, where).rowcount
                 if table.name in _COUNTED:
-                    self._counts[queue_id, _COUNTED[table.name]] -= deleted
-        self._book(connection)
+                    self._counts[queue_id][_COUNTED[table.name]] -= deleted
+        self._book(writer)
 
-    def _book(self, connection: sqlite3.Connection) -> None:
+    def _book(self, writer: Writer) -> None:
         """Make the counts of queues agree with their rows."""
-        counts = self._counts
-        changes = [(counts[q, COMPLETED_ROW], counts[q, DEAD_ROW], q) for q in {q for q, _ in counts}]
-        connection.executemany(statements.COUNT, changes)
-        counts.clear()
+        changes = [(done, dead, queue_id) for queue_id, (done, dead) in self._counts.items()]
+        writer.executemany(statements.COUNT, changes)
+        self._counts.clear()
 
     def _collect(self, job: Job, queue_id: int, now: int) -> None:
         todo = self._parameters
@@ -213,7 +215,7 @@ class Journal:
             return LOCK_ROW
         if job.state == COMPLETED:
             self._ended.append(job.seq)
-            self._counts[queue_id, COMPLETED_ROW] += not job.stored & COMPLETED_ROW
+            self._counts[queue_id][_DONE] += not job.stored & COMPLETED_ROW
             todo[statements.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
             if rows.is_large(job):
                 todo[statements.PUT_LARGE].append(rows.large_row(job))
@@ -221,7 +223,7 @@ class Journal:
             return COMPLETED_ROW
         if job.state == FAILED:
             self._ended.append(job.seq)
-            self._counts[queue_id, DEAD_ROW] += not job.stored & DEAD_ROW
+            self._counts[queue_id][_DEAD] += not job.stored & DEAD_ROW
             todo[statements.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
             self._expire(job, queue_id)
             return DEAD_ROW
@@ -249,12 +251,12 @@ class Journal:
         if job.stored & DEAD_ROW and job.state != FAILED:
             self._parameters[statements.DELETE_DEAD].append((job.seq,))
             self._parameters[statements.PUT_STRAGGLER].append((job.seq,))
-            self._counts[queue_id, DEAD_ROW] -= 1
+            self._counts[queue_id][_DEAD] -= 1
         if job.stored & COMPLETED_ROW and job.state != COMPLETED:
             self._parameters[statements.DELETE_COMPLETED].append((queue_id, job.seq))
             self._parameters[statements.DELETE_LARGE].append((job.seq,))
             self._parameters[statements.PUT_STRAGGLER].append((job.seq,))
-            self._counts[queue_id, COMPLETED_ROW] -= 1
+            self._counts[queue_id][_DONE] -= 1
 
 
 def write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:

@@ -41,7 +41,7 @@ class Store(FinishedJobs):
 
     def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
         self.database = database
-        self._db = database.connection
+        self._db, self._writer = database.connection, database.writer
         self._out: Outbox | None = None
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
@@ -49,7 +49,7 @@ class Store(FinishedJobs):
         self._search = SearchIndex(self._db)
         self.searches = Reader(self._db, self._search, self._see)
         self._journal = Journal(self._queue_ids, self._search)
-        self._events = EventLog(self._db, retention)
+        self._events = EventLog(self._db, retention, self._writer)
         self.runs = run_rows.RunReads(self._db, self._see, self._guard)
         self.keys = KeyReads(self._db, self._see, self._guard)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
@@ -193,7 +193,7 @@ class Store(FinishedJobs):
         if self.replicated:
             return
         if self.is_writing:
-            self._db.execute("commit")
+            self._writer.execute("commit")
             self.is_writing = False
         if flush:
             self.database.flush()
@@ -229,8 +229,9 @@ class Store(FinishedJobs):
 
     def _write(self, out: Outbox) -> None:
         """Write the rows of every touched job as it is now, in one statement per kind."""
-        db = self._db
-        self.begin()
+        db, now = self._db, self._time()
+        if not self.is_writing:
+            self.begin()
         many = db.executemany
         if out.dropped_queues:
             self._drop_queues(out.dropped_queues)
@@ -254,14 +255,14 @@ class Store(FinishedJobs):
             out.runs.clear()
         if out.dirty:
             next_seq = self._next_seq()
-            self._journal.write(out.dirty, db, next_seq, self._time())
+            self._journal.write(out.dirty, self._writer, next_seq, now)
             self._search.wrote(next_seq)
             out.dirty.clear()
         if out.purges:
-            self._journal.purge(out.purges, db)
+            self._journal.purge(out.purges, self._writer)
             out.purges.clear()
         if out.events:
-            self._events.write(out.events, self._time(), out.pushed)
+            self._events.write(out.events, now, out.pushed)
             out.events.clear()
             out.pushed.clear()
         if self.mark:
@@ -286,7 +287,7 @@ class Store(FinishedJobs):
         committed.
         """
         if not self.is_writing:
-            self._db.execute("begin immediate")
+            self._writer.execute("begin immediate")
             self.is_writing = True
 
     def check_lock(self) -> None:

@@ -199,12 +199,12 @@ class EnvelopeSplitter:
         start, total = 0, len(data)
         want = size
         while total - start >= size:
-            length, *fields = unpack(data, start)
-            end = start + size + length
+            fields = unpack(data, start)
+            end = start + size + fields[0]
             if end > total:
-                want = size + length
+                want = size + fields[0]
                 break
-            out.append((tuple(fields), data[start + size : end]))
+            out.append((fields[1:], data[start + size : end]))
             start = end
             want = size
         if start < total:

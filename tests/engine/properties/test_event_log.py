@@ -148,7 +148,7 @@ def test_a_newer_kind_of_event_can_be_read(driver: Driver) -> None:
 
 def small_log(driver: Driver, retention: Retention) -> None:
     store = driver.shard.store
-    store._events = EventLog(store.database.connection, retention)
+    store._events = EventLog(store.database.connection, retention, store.database.writer)
     store._events.recover()
 
 
