@@ -435,7 +435,8 @@ class ClientConnection(asyncio.Protocol):
                 link.send(self.number, self.kind, batch)
             else:
                 send(link, self.number, self.kind, self.access.scope, batch)
-            self.send_half_closed(link)
+            if self.half_closed:
+                self.send_half_closed(link)
             if link.full:
                 link.throttle(self)
 

@@ -29,6 +29,8 @@ class Turns:
         self._line: dict[Hashable, deque[Work]] = {}  # the next client comes first
         self._due = False
         self._pace = Pace()
+        self.asked = self._pace.asked
+        """A client sends a command outside the line."""
         self._spent: dict[Hashable, float] = {}  # seconds outside the line, since ``_since``
         self._since = 0.0
 
@@ -36,10 +38,6 @@ class Turns:
     def busy(self) -> bool:
         """Whether any client waits in line."""
         return bool(self._line)
-
-    def asked(self, client: Hashable) -> None:
-        """A client sends a command outside the line."""
-        self._pace.asked(client)
 
     def begin(self, client: Hashable, work: Work) -> None:
         """Do something for a client: now, unless it had much done just now, or waits in line already."""
