@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from bunqueue.model.dead_letters import MAX_ENTRIES
+from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import Job
-from bunqueue.model.names import queue_name_problem
+from bunqueue.model.names import prefix_of, queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.encoded import for_people
@@ -28,6 +29,22 @@ def admit_queues(state: State, names: Iterable[str]) -> None:
     new = [name for name in names if name not in state.queues]
     if new:
         state.kept.admit_queues(len(new), len(state.queues), "queue", new[0])
+
+
+def has_its_id(queue: str, job_id: str) -> bool:
+    """Whether a job of this queue may have the id: in a namespace, those that clients choose begin with it,
+    as nobody there could name another one."""
+    prefix = prefix_of(queue)
+    return not prefix or job_id.startswith(prefix) or seq_of_id(job_id) is not None
+
+
+def check_own_id(queue: str, job_id: str, field: str) -> None:
+    """CommandError if a job of this queue may not have this id."""
+    if not has_its_id(queue, job_id):
+        prefix = prefix_of(queue)
+        instead = f"{prefix}{job_id}"[:80]
+        text = f"ids of jobs of the queue {queue} begin with {prefix}: give {instead!r}, or none"
+        raise CommandError(text, Code.INVALID_FIELD, field=field, value=job_id, bound=prefix)
 
 
 def find(state: State, job_id: str) -> Job | None:

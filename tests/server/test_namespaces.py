@@ -262,6 +262,13 @@ async def test_what_each_kind_of_identity_sees(tenants: Tenants) -> None:
             False,
             False,
         ]
+        refused = await root.call("PUSH", queue="acme/sales.eu", data=1, jobId="other")
+        assert (refused["code"], refused["field"], refused["bound"]) == ("INVALID_FIELD", "jobId", "acme/")
+        made = (await root.ok("PUSH", queue="sales.old", data=1))["id"]
+        await root.ok("PUSH", queue="sales.old", data=1, jobId="chosen")
+        moved = await root.ok("ChangeJobs", queue="sales.old", action="move", to="acme/sales.new")
+        assert (moved["data"]["changed"], moved["data"]["skipped"]) == (1, {"own-id": 1})
+        assert (await sales.ok("GetJob", id=made))["job"]["queue"] == "sales.new"
         found = (await root.ok("FindJobs", where="queue = acme/sales.eu"))["jobs"]
         assert [job["id"] for job in found] == ["acme/mine"]
         found = (await acme.ok("FindJobs", where="queue = sales.eu"))["jobs"]

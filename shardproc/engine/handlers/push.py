@@ -50,7 +50,7 @@ from bunqueue.server.links.peers import DEAD_REMOVED, UNKNOWN, Outcome
 
 from ..lifecycle import declared, events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
-from ..lookup import admit_queues, known_queue
+from ..lookup import admit_queues, check_own_id, known_queue
 from ..outbox import NEW_NAMED
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families, hidden_jobs
@@ -255,6 +255,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     own: dict[str, int] = {}  # ids given with the jobs -> the place of the first one
     for index, fields in enumerate(entries):
         if job_id := fields.job_id or fields.custom_id:
+            check_own_id(command.queue, job_id, "jobId")
             own.setdefault(job_id, index)
     parents = [families.parent_of(fields) for fields in entries]
     for fields, parent in zip(entries, parents, strict=True):

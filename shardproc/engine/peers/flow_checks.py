@@ -11,6 +11,7 @@ from bunqueue.protocol.commands.flows import FlowJob
 from bunqueue.protocol.heads import is_map
 
 from ..handlers.push_checks import check_data, check_fields
+from ..lookup import check_own_id
 
 MAX_EDGES = 250_000  # from a job to its dependency; checking them takes 0.2 s, while others wait
 POLICIES = (
@@ -32,6 +33,7 @@ def check(jobs: Sequence[FlowJob], version: int, now: int, outside: Container[st
             raise CommandError(
                 f"invalid flow queue: {job.queue[:300]}", Code.INVALID_FLOW, field="jobs", value=job.queue
             )
+        check_own_id(job.queue, job.id, "jobs")
         if job.id in by_id:
             raise CommandError(
                 f"duplicate flow job id: {job.id}", Code.INVALID_FLOW, field="jobs", value=job.id

@@ -12,6 +12,7 @@ from bunqueue.protocol.search.conditions import EQUAL, Condition
 
 from ...criteria import LIVE, STOPPED
 from ...lifecycle import events, removal, transitions
+from ...lookup import has_its_id
 from ...peers import moves
 from ...state import Client, QueueState, State
 from .. import cancel, dlq
@@ -29,6 +30,7 @@ TAKEN = "unique-key"  # another job holds its key
 FLOW = "flow"  # jobs of a flow stay together
 WORKFLOW = "workflow"  # its steps cannot be moved
 THERE = "there-already"
+OWN_ID = "own-id"  # in the namespace that it would move to, nobody could name it
 
 GRACE = 10_000  # ms, the same as for Cancel
 
@@ -126,6 +128,8 @@ class Actions:
             return WORKFLOW
         if moves.is_of_flow(self._state, job):
             return FLOW
+        if not has_its_id(self._command.to or "", job.id):
+            return OWN_ID
         return self._transfer.add(queue, job)
 
 

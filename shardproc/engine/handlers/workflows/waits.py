@@ -28,7 +28,7 @@ from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
 from bunqueue.server.links import peers as messages
 
 from ...lifecycle import run_steps
-from ...lookup import being_cancelled
+from ...lookup import being_cancelled, check_own_id
 from ...memory.open_runs import OpenRun
 from ...peers import children
 from ...run_writes import Op, StepHead
@@ -105,6 +105,8 @@ def _child(
         text = "child: dependsOn is not possible for an identity of some queues"
         raise CommandError(text, Code.INVALID_FIELD, field="child.input.dependsOn")
     own = fields.job_id or fields.custom_id
+    if own:
+        check_own_id(order.queue, own, "child.input.jobId")
     if own == job.id:
         text = "a workflow cannot be its own child"
         raise CommandError(text, Code.INVALID_FIELD, field="child.input.jobId", value=own)
