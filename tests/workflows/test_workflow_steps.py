@@ -244,7 +244,7 @@ def test_a_mistake_is_told_before_the_step_runs(sandbox: Sandbox, options: dict[
         (lambda flow: flow.wait_for("paid", key=""), "key must be a non-empty string, not ''"),
         (lambda flow: flow.wait_for("s" * 300, name="paid"), "signal must be at most 256 characters"),
         (lambda flow: flow.run(FlowJob("", {}, queue="q")), "name: a job cannot be called ''"),
-        (lambda flow: flow.run(FlowJob("a", {}, queue="a/b")), "'a/b'"),
+        (lambda flow: flow.run(FlowJob("a", {}, queue="a b")), "'a b'"),
     ],
 )
 def test_a_wait_that_cannot_be_is_refused_where_it_is_asked_for(
