@@ -205,6 +205,8 @@ class CommandEndpoint:
         self, spec: Spec, fields: dict[str, Raw], waits: Any, request: Request | None, identity: Identity
     ) -> bytes:
         scope = scope_of(identity)
+        if scope is not None and not scope.limits and (spec.parks or not spec.writes):
+            scope = None  # it adds no jobs, so its name is not needed: it shares connections with others
         if not spec.parks or not spec.is_slow(waits):
             return await self._backend.call(spec.name, fields, scope)
         longest = waits if isinstance(waits, int | float) else spec.default_timeout
