@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from replication.conftest import StoredServer
-from support.postgres import Postgres, ask
+from support.postgres import Node, Postgres, ask
 from support.server import NotStarted, Server, quiet_port
 from support.waiting import wait_until
-from support.wire import Wire, at_router
+from support.wire import Reply, Wire, at_router
 
 from bunqueue import Queue, Worker
 from bunqueue.server.links.pipe_messages import LEASE_S
@@ -171,11 +171,8 @@ def test_a_store_that_is_away(store: str, stored_server: StoredServer, cluster: 
         assert cluster.standby is not None
         async with await Wire.open(server.address) as wire, await Wire.open(server.address) as other:
             await wire.ok("PUSH", queue="q", data={})
-            cluster.standby.pause()  # nothing can be acknowledged now
             try:
-                under_way = wire.send("PUSH", queue="q", data={})
-                while (await other.ok("StorageStatus"))["data"]["code"] != "STORE_UNAVAILABLE":
-                    pass
+                under_way = await push_under_way(cluster.standby, wire, other)
                 refused.update(await other.call("PUSH", queue="q", data={}))
                 assert (await other.call("PULL", queue="q", timeout=1000))["code"] == refused["code"]
                 assert not under_way.done()
@@ -190,6 +187,22 @@ def test_a_store_that_is_away(store: str, stored_server: StoredServer, cluster: 
     asyncio.run(outage())
     assert (refused["code"], refused["retryAfter"]) == ("STORE_UNAVAILABLE", 1000)
     assert "nothing was changed" in refused["error"]
+
+
+async def push_under_way(standby: Node, wire: Wire, other: Wire) -> asyncio.Future[Reply]:
+    """Pause the standby, so that nothing can be acknowledged.  Returns a push that was sent just then."""
+    for _ in range(10):
+        standby.pause()
+        pushed = wire.send("PUSH", queue="q", data={})
+        while (await other.ok("StorageStatus"))["data"]["code"] != "STORE_UNAVAILABLE":
+            pass
+        if not pushed.done():
+            return pushed
+        assert (await pushed)["code"] == "STORE_UNAVAILABLE", "this process was late, and the server knew it"
+        standby.resume()
+        while (await other.ok("StorageStatus"))["data"]["error"] is not None:
+            pass
+    raise AssertionError("each push came too late")
 
 
 def test_workers_keep_their_jobs_while_the_store_is_away(
