@@ -187,8 +187,10 @@ def _take_many(
         if job is None:
             break
         size += len(job.data)
-        if job.timeline is not None or job.extra is not None or job.shared is not DEFAULT_OPTIONS:
+        if job.timeline is not None or job.extra is not None:
             size += size_beside_data(job)
+        elif job.shared is not DEFAULT_OPTIONS:
+            size += len(job.shared.wire)
         if size > MAX_REPLY and jobs:
             queue.ready.push(job)  # left for the next pull
             break
