@@ -24,7 +24,7 @@ from bunqueue.model.job import (
     JobOptions,
 )
 from bunqueue.model.job_options import RARE_OPTIONS
-from bunqueue.model.names import outside
+from bunqueue.model.names import SEPARATOR, outside
 from bunqueue.model.workflow import UNAMBIGUOUS, Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
@@ -255,8 +255,10 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     own: dict[str, int] = {}  # ids given with the jobs -> the place of the first one
     for index, fields in enumerate(entries):
         if job_id := fields.job_id or fields.custom_id:
-            check_own_id(command.queue, job_id, "jobId")
             own.setdefault(job_id, index)
+    if SEPARATOR in command.queue:
+        for job_id in own:
+            check_own_id(command.queue, job_id, "jobId")
     parents = [families.parent_of(fields) for fields in entries]
     for fields, parent in zip(entries, parents, strict=True):
         families.check_other(parent, fields.job_id or fields.custom_id)
