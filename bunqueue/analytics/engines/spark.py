@@ -12,9 +12,11 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.utils import is_remote
 
 from bunqueue.analytics.engine import Folders
 from bunqueue.analytics.numbers import PERCENTILES
+from bunqueue.errors import OptionError
 from bunqueue.model.errors_alike import pattern_of
 from bunqueue.spark import register
 from bunqueue.spark.read.conditions import Condition
@@ -29,11 +31,13 @@ class Spark:
     settings do not meet those of the user."""
 
     def __init__(self, spark: SparkSession) -> None:
+        if is_remote():  # there, views do not keep the checkpoints that they are made of
+            raise OptionError("spark: Spark Connect cannot compute reports; give a session without it")
         self._spark = spark.newSession()
         register(self._spark)
         self._spark.udf.register("pattern_of", pattern_of)
         self._kept: list[DataFrame] = []
-        master = spark.conf.get("spark.master") or ""  # Spark Connect has it as well
+        master = spark.conf.get("spark.master") or ""
         self._is_local = master == "local" or master.startswith("local[")
         partitions = spark.conf.get(_PARTITIONS) or _SPARKS_OWN
         if self._is_local and partitions == _SPARKS_OWN:
