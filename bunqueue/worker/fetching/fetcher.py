@@ -142,6 +142,8 @@ class Fetcher:
                     self.change.set()  # the room it did not use is free for others
             idle = not reply.jobs
             self._take_reply(reply)
+            if 0 < len(reply.jobs) < room:
+                await asyncio.sleep(0)  # the queue has no more: start these before asking again
 
     def _take_reply(self, reply: PulledJobs) -> None:
         self.received_at = time.monotonic()
