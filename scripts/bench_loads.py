@@ -287,9 +287,11 @@ def shard_loads(meter: Meter, folder: str) -> None:
             one.ask(PUSHB)
 
     measure("PULL, 50 at once", [b"".join([frame(PULL)] * DEPTH)] * turns, DEPTH, fill)
+    measure("PULL, one at a time", [frame(PULL)] * (10 * turns), 1, fill)
     measure("PULLB of 100", [frame(PULLB)] * turns, BATCH, fill)
     finishing: list[tuple[str, Mapping[str, Any], int, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = [
         ("ACK, 50 at once", PULL, DEPTH, ack),
+        ("ACK, one at a time", PULL, 1, ack),
         ("ACKB of 100", PULLB, 1, ack_batch),
         ("lock renewal, 50 at once", PULL, DEPTH, renewal),
     ]
@@ -298,7 +300,7 @@ def shard_loads(meter: Meter, folder: str) -> None:
         bodies = [b"".join(frame(command(reply)) for reply in got) for got in pulled(one, each, times)]
         for body in bodies[:WARM]:
             one.turn(body)
-        with meter.load(name, TURNS * (BATCH if each is PULLB else DEPTH)):
+        with meter.load(name, TURNS * (BATCH if each is PULLB else times)):
             for body in bodies[WARM:]:
                 one.turn(body)
         one.close()
