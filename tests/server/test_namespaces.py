@@ -334,6 +334,34 @@ async def test_searches_have_the_names_of_the_namespace(tenants: Tenants) -> Non
             assert await found(root, queue="acme/sought", where=where) == jobs, where
 
 
+async def test_nobody_puts_into_a_namespace_what_those_there_cannot_name(tenants: Tenants) -> None:
+    """A job with another id would be pulled, and could not be ended."""
+    async with tenants.wires("acme", "root") as (acme, root):
+        into, own = {"queue": "acme/given"}, {"data": 1, "jobId": "given-1"}
+        node = {"name": "n", **into, "input": {"data": {}}}
+        flow = [{"id": "given-2", **into, "input": {"data": {}}}]
+        for command, fields, field in (
+            ("PUSH", {**into, **own}, "jobId"),
+            ("PUSHB", {**into, "jobs": [{"data": 1}, own]}, "jobs[1].jobId"),
+            ("PUSHF", {"jobs": flow}, "jobs"),
+            ("AddFlow", {"flow": "given", "nodes": [node]}, "jobs"),
+            ("Cron", {**into, "name": "given", "repeatEvery": 10**9}, "name"),
+        ):
+            refused = await root.call(command, **fields)
+            seen = tuple(refused.get(name) for name in ("code", "field", "bound"))
+            assert seen == ("INVALID_FIELD", field, "acme/"), (command, refused)
+        assert not (await acme.ok("FindJobs", queue="given"))["jobs"]
+        await root.ok("PUSH", queue="movable", **own)
+        made = (await root.ok("PUSH", queue="movable", data=1))["id"]
+        moved = (await root.ok("ChangeJobs", queue="movable", action="move", to="acme/given"))["data"]
+        assert (moved["changed"], moved["skipped"]) == (1, {"own-id": 1})
+        await root.ok("PUSH", **into, data=1, jobId="acme/given-3")
+        for job_id in (made, "given-3"):
+            pulled = await acme.ok("PULL", queue="given", lockTtl=10**7, owner="w")
+            assert pulled["job"]["id"] == job_id
+            await acme.ok("ACK", id=job_id, token=pulled["token"])
+
+
 async def test_what_the_server_sends_unasked_has_names_of_the_namespace(tenants: Tenants) -> None:
     """Events, and notices that a job must stop."""
     async with tenants.wires(*TENANTS, "root") as (acme, beta, root):

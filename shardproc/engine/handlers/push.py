@@ -257,8 +257,8 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         if job_id := fields.job_id or fields.custom_id:
             own.setdefault(job_id, index)
     if SEPARATOR in command.queue:
-        for job_id in own:
-            check_own_id(command.queue, job_id, "jobId")
+        for job_id, index in own.items():
+            check_own_id(command.queue, job_id, path_of(f"jobs[{index}]: jobId") if batch else "jobId")
     parents = [families.parent_of(fields) for fields in entries]
     for fields, parent in zip(entries, parents, strict=True):
         families.check_other(parent, fields.job_id or fields.custom_id)

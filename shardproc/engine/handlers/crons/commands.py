@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
-from bunqueue.model.names import queue_name_problem
+from bunqueue.model.names import prefix_of, queue_name_problem
 from bunqueue.model.schedule import ScheduleError, UnknownZone, next_run, next_tick
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Data, ErrorReply, Ok, Reply
@@ -61,6 +61,10 @@ _decode = msgspec.json.Decoder(Schedule).decode
 def put(state: State, client: Client, command: Cron) -> Reply | None:
     _check(command)
     next_after(command, state.now, state.now)
+    prefix = prefix_of(command.queue)
+    if not command.name.startswith(prefix):  # nobody who lives there could name it
+        text = f"the name of a schedule for the queue {command.queue} begins with {prefix}"
+        raise CommandError(text, Code.INVALID_FIELD, field="name", value=command.name, bound=prefix)
     if not state.is_home(command.queue):
         known = state.timetable.by_name.get(command.name)
         if command.move and known is not None and allows(client, known.queue):
