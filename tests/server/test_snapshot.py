@@ -16,7 +16,7 @@ from support.small_disks import small_disk
 from bunqueue import Queue
 from bunqueue.cli.framework import exits
 from bunqueue.server.folder.shard_file import opened
-from bunqueue.spark.errors import NoRoom
+from bunqueue.server.folder.unreadable import NoRoom
 
 SHARDS = 2
 
