@@ -397,6 +397,9 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
         for web, hook in zip((acme, beta), hooks, strict=True):
             added = {"url": hook.url, "events": ["job.pushed"], "queue": queue}
             assert (await web.post("/webhooks", json=added)).json()["data"]["queue"] == queue
+        hook_of_all = stack.enter_context(receiving())
+        added = {"url": hook_of_all.url, "events": ["job.pushed"]}
+        assert (await root.post("/webhooks", json=added)).json()["ok"]
         stream = await stack.enter_async_context(events(acme, params={"queue": queue}))
         every = await stack.enter_async_context(events(root, params={"queue": f"acme/{queue}"}))
         headers = {"Authorization": f"Bearer {tenants.tokens['beta']}"}
@@ -411,7 +414,9 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
             assert (found["id"], found["queue"], found["data"]) == ("web-7", queue, {"word": word})
             assert "/" not in "".join((await web.get("/queue-names")).json()["queues"])
             assert (await web.get("/jobs/beta%2Fweb-7")).status_code == 404
-            assert (await web.get("/queues/beta%2Fweb.mail")).status_code == 422
+            for path in ("/queues/beta%2Fweb.mail", "/events?queue=beta%2Fweb.mail"):
+                refused = await web.get(path)
+                assert (refused.status_code, refused.json()["field"]) == (422, "queue"), path
             for page in ("/queues", "/overview", "/workers", "/crons", "/prometheus", "/webhooks", "/stats"):
                 text = (await web.get(page)).text
                 own = "acme" if web is acme else "beta"

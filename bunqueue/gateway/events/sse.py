@@ -21,7 +21,7 @@ from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.namespaces import place_of
 
 from ..http import status
-from ..http.access import authorise_queue, need
+from ..http.access import authorised_queue, need
 from ..http.problems import Problem
 from ..http.unknown_fields import check_names
 from .entries import Entry, EventBatch, Filter, parse_position
@@ -44,12 +44,10 @@ def filter_of(
         raise Problem(status.INVALID, f"there is no event {unknown[0][:100]!r}; there are {', '.join(NAMES)}")
     if len(queues) > MAX_QUEUES:
         raise Problem(status.INVALID, f"queues must have at most {MAX_QUEUES} entries")
-    for queue in queues:
-        authorise_queue(identity, COMMANDS["GetEvents"], queue)
+    queues = [authorised_queue(identity, COMMANDS["GetEvents"], queue) for queue in queues]
     scope = scope_of(identity)
-    if scope is not None and scope.prefix:
-        queues = [place_of(scope.prefix, Mark.QUEUE, queue) for queue in queues]
-        job_id = place_of(scope.prefix, Mark.ID, job_id) if job_id else None
+    if scope is not None and scope.prefix and job_id:
+        job_id = place_of(scope.prefix, Mark.ID, job_id)
     return Filter(frozenset(queues) or None, frozenset(types) or None, job_id or None, scope)
 
 

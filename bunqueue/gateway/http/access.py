@@ -25,8 +25,8 @@ from bunqueue.model.rate_limit import RateLimit
 from bunqueue.model.rights import Identity, Verb, may
 from bunqueue.model.rights import refusal as right_is_missing
 from bunqueue.model.scope import not_of_server, scope_of
-from bunqueue.protocol.commands import Spec
-from bunqueue.protocol.namespaces import place_of
+from bunqueue.protocol.commands import CommandError, Spec
+from bunqueue.protocol.namespaces import inside
 from bunqueue.protocol.scoping import of_queue
 from bunqueue.server.host.auth_throttle import DELAY_S, AuthThrottle
 from bunqueue.server.identities.directory import FULL, Directory, Grant, names_of_certificate
@@ -272,13 +272,19 @@ def authorise(identity: Identity, verbs: Verb, what: str) -> None:
         raise Forbidden(identity, verbs, what)
 
 
-def authorise_queue(identity: Identity, spec: Spec, queue: str) -> None:
-    """Raise Forbidden if a queue is none of those that an identity is for."""
+def authorised_queue(identity: Identity, spec: Spec, queue: str) -> str:
+    """The name that the server has for a queue.  Raises Forbidden if it is none of those that an identity is
+    for, and Problem if there can be none of that name in its namespace."""
     scope = scope_of(identity)
     if scope is None:
-        return
-    if (error := of_queue(scope, spec, place_of(scope.prefix, Mark.QUEUE, queue))) is not None:
-        raise Forbidden(identity, spec.verbs, spec.name, str(error))
+        return queue
+    try:
+        found = inside(scope.prefix, Mark.QUEUE, queue) if scope.prefix else queue
+    except CommandError as error:
+        raise Problem(status.INVALID, str(error), field="queue") from None
+    if (problem := of_queue(scope, spec, found)) is not None:
+        raise Forbidden(identity, spec.verbs, spec.name, str(problem))
+    return found
 
 
 def need_everywhere(connection: HTTPConnection, verbs: Verb, what: str) -> Identity:
