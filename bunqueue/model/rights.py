@@ -61,7 +61,9 @@ class Identity(NamedTuple):
     queues: tuple[str, ...] = ()
     """Patterns of the queues that its verbs are for; none: all queues."""
     namespace: str = ""
-    """What it lives in; "": in none, so it sees all of them."""
+    """What it lives in; "": in none, so it sees all of them, unless it is for some queues only."""
+    elsewhere: tuple[str, ...] = ()
+    """The namespaces that do not exist for it, as it is for some queues and lives in none."""
 
     @property
     def is_restricted(self) -> bool:

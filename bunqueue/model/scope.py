@@ -29,6 +29,7 @@ class _Wire(Struct, array_like=True):
     verbs: int
     queues: tuple[str, ...]
     namespace: str = ""
+    elsewhere: tuple[str, ...] = ()
 
 
 _encode, _decode = Encoder().encode, Decoder(_Wire).decode
@@ -37,13 +38,14 @@ _encode, _decode = Encoder().encode, Decoder(_Wire).decode
 class Scope:
     """The rights of one identity, as everything that carries out its commands sees them."""
 
-    __slots__ = ("_match", "_shows", "decided", "identity", "limits", "prefix", "wire")
+    __slots__ = ("_match", "_reserved", "_shows", "decided", "identity", "limits", "prefix", "wire")
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.prefix = f"{identity.namespace}{SEPARATOR}" if identity.namespace else ""
         """What the names of its namespace begin with, within the server."""
-        self.wire = _encode(_Wire(identity.name, identity.verbs.value, identity.queues, identity.namespace))
+        self._reserved = tuple(f"{each}{SEPARATOR}" for each in identity.elsewhere)
+        self.wire = _encode(_Wire(identity.name, identity.verbs.value, *identity[2:]))
         queues = identity.queues or (("*",) if self.prefix else ())
         parts = ["[^/]*".join(map(re.escape, pattern.split("*"))) for pattern in queues]
         matches = re.compile(f"{re.escape(self.prefix)}(?:{'|'.join(parts)})", re.ASCII).fullmatch
@@ -62,6 +64,10 @@ class Scope:
     def outside(self, name: str) -> str:
         """A name of its namespace, as the identity knows it."""
         return name.removeprefix(self.prefix)
+
+    def reserves(self, name: str) -> bool:
+        """Whether a name that it gives is kept for those in a namespace, as if they had taken it already."""
+        return name.startswith(self._reserved)
 
     def allows(self, queue: str) -> bool:
         """Whether this queue exists for the identity; with its prefix, if it lives in a namespace."""
@@ -101,7 +107,7 @@ def _compiled(identity: Identity) -> Scope:
 def read_scope(wire: bytes) -> Scope:
     """A scope from its bytes."""
     found = _decode(wire)
-    return _compiled(Identity(found.name, Verb(found.verbs), found.queues, found.namespace))
+    return _compiled(Identity(found.name, Verb(found.verbs), found.queues, found.namespace, found.elsewhere))
 
 
 def pattern_problem(pattern: str) -> str:

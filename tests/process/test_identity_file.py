@@ -108,6 +108,9 @@ def test_what_a_file_means(tmp_path: Path) -> None:
         Entry(Identity("a", Verb.SEE | Verb.SCRAPE), end, {"12345678": stored}),
         Entry(Identity("b", Verb.RUN, namespace="acme"), inf, {}, ("s" * 32,), ("b.example",)),
     ]
+    (tmp_path / "more").write_text(file.read_text() + '[identities.c]\nrole = "worker"\nqueues = ["q.*"]\n')
+    limited = load(str(tmp_path / "more"))[0][-1].identity
+    assert limited == Identity("c", Verb.RUN, ("q.*",), elsewhere=("acme",))
     (tmp_path / "secret").write_text("short\n")
     with pytest.raises(IdentitiesError, match="has 5 characters; give at least 32"):
         load(str(file))

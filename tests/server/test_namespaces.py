@@ -362,6 +362,33 @@ async def test_nobody_puts_into_a_namespace_what_those_there_cannot_name(tenants
             await acme.ok("ACK", id=job_id, token=pulled["token"])
 
 
+async def test_names_of_a_namespace_are_not_taken_from_outside(tenants: Tenants) -> None:
+    """An identity for some queues outside gets the same answer as for a name that somebody has."""
+    async with tenants.wires("acme", "plain") as (acme, plain):
+        data, name = {"data": {}}, "acme/kept"
+        flow = [{"id": name, "queue": "outer", "input": data}]
+        await plain.ok("PUSH", queue="outer", data={}, jobId="boss", workflow=True)
+        token = (await plain.ok("PULL", queue="outer", owner="w", lockTtl=10**7))["token"]
+        for command, fields, code in (
+            ("PUSH", {"queue": "outer", **data, "jobId": name}, "FORBIDDEN"),
+            ("PUSHB", {"queue": "outer", "jobs": [{**data, "customId": name}]}, "FORBIDDEN"),
+            ("PUSHF", {"jobs": flow}, "FORBIDDEN"),
+            ("Cron", {"name": name, "queue": "outer", "repeatEvery": 10**9}, "SCHEDULE_CONFLICT"),
+            ("RegisterWorker", {"workerId": name, "name": "x", "queues": ["outer"]}, "WORKER_NOT_FOUND"),
+        ):
+            refused = await plain.call(command, **fields)
+            assert (refused.get("code"), refused.get("value")) == (code, name), (command, refused)
+        child = {"queue": "outer", "input": {**data, "jobId": name}}
+        step = {"id": "boss", "token": token, "name": "s", "kind": "child", "child": child}
+        step["status"] = "waiting"
+        await plain.ok("RecordSteps", queue="outer", steps=[step])
+        await plain.ok("PUSH", queue="outer", **data, jobId="other/kept")  # no namespace has this name
+        assert (await acme.ok("PUSH", queue=QUEUE, **data, jobId="kept"))["id"] == "kept"
+        await acme.ok("Cron", name="kept", queue=QUEUE, repeatEvery=10**9)
+        await acme.ok("RegisterWorker", workerId="kept", name="x", queues=[QUEUE])
+        assert (await plain.ok("GetState", id=name))["state"] == "unknown"
+
+
 async def test_what_the_server_sends_unasked_has_names_of_the_namespace(tenants: Tenants) -> None:
     """Events, and notices that a job must stop."""
     async with tenants.wires(*TENANTS, "root") as (acme, beta, root):

@@ -150,9 +150,11 @@ class Workers:
 
     def check_seen(self, worker_id: str | None, scope: Scope | None) -> None:
         """CommandError if a worker is none that this scope sees: for it there is no worker of that id."""
-        worker = self._workers.get(worker_id or "")
-        if worker is not None and scope is not None and not _sees(scope, worker.queues):
-            raise unknown(worker.id)
+        if worker_id is None or scope is None:
+            return
+        worker = self._workers.get(worker_id)
+        if scope.reserves(worker_id) or (worker is not None and not _sees(scope, worker.queues)):
+            raise unknown(worker_id)
 
     def unregister(self, worker_id: str) -> Data[Removed]:
         """Remove a worker from the list."""

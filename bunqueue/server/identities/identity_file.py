@@ -141,7 +141,8 @@ def parse(text: str, path: str) -> IdentityFile:
 
 def entries_of(file: IdentityFile, path: str) -> list[Entry]:
     """The identities, with the tokens that other files hold. Raises IdentitiesError."""
-    return [_entry(name, row, file.roles, path) for name, row in file.rows.items()]
+    namespaces = tuple(sorted({row.namespace for row in file.rows.values() if row.namespace}))
+    return [_entry(name, row, file.roles, path, namespaces) for name, row in file.rows.items()]
 
 
 def load(path: str) -> tuple[list[Entry], People, Mapping[str, Quota]]:
@@ -287,10 +288,13 @@ def _check_twice(rows: Mapping[str, IdentityRow], places: _Places) -> None:
                 raise places.error(f"identities.{name}", key, f"{what} of {name} is also that of {other}")
 
 
-def _entry(name: str, row: IdentityRow, roles: Mapping[str, Verb], path: str) -> Entry:
+def _entry(
+    name: str, row: IdentityRow, roles: Mapping[str, Verb], path: str, namespaces: tuple[str, ...]
+) -> Entry:
     stored = {token.id: _stored(token) for token in row.tokens}
     plain = (_secret(f"the token_file of {name}", row.token_file, path, MIN_PLAIN),) if row.token_file else ()
-    identity = Identity(name, roles[row.role], tuple(row.queues or ()), row.namespace)
+    elsewhere = namespaces if row.queues and not row.namespace else ()
+    identity = Identity(name, roles[row.role], tuple(row.queues or ()), row.namespace, elsewhere)
     return Entry(identity, _epoch(row.expires), stored, plain, tuple(row.names))
 
 

@@ -274,8 +274,9 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
     errors: dict[str, str] = {}
     for child in new:
         if child.own and child.scope:
-            unseen = yield from hidden_jobs.hidden_from(state, read_scope(child.scope), [child.id])
-            errors.update((job_id, TAKEN.format(job_id)) for job_id in unseen)
+            scope = read_scope(child.scope)
+            if scope.reserves(child.id) or (yield from hidden_jobs.hidden_from(state, scope, [child.id])):
+                errors[child.id] = TAKEN.format(child.id)
     new = [child for child in new if child.id not in errors]
     try:
         taken = yield from directory.claim(state, [child.id for child in new])

@@ -45,7 +45,9 @@ def hidden_from(state: State, scope: Scope, ids: Iterable[str]) -> Steps:
 def check_own(state: State, client: Client, ids: Iterable[str]) -> Steps:
     """CommandError if a new job cannot have one of these ids, which clients choose: it would take the place
     of a job that does not exist for this client, or be answered with it."""
-    taken = yield from hidden(state, client, ids)
+    if client.scope is None:
+        return
+    taken = frozenset(filter(client.scope.reserves, ids)) or (yield from hidden(state, client, ids))
     if taken:
         job_id = min(taken)
         raise CommandError(

@@ -23,6 +23,8 @@ from ...state import Client, State
 def claim(state: State, client: Client, command: Cron) -> Steps:
     """Claim a name; CommandError if it belongs to another schedule, which the command does not move.  The
     caller must set the schedule at once, without yielding."""
+    if client.scope is not None and client.scope.reserves(command.name):
+        raise _unusable(command.name)
     claims = state.timetable.claims
     mine = Claim(command.queue, command.app or "")
     claims.setdefault(command.name, []).append(mine)
@@ -69,8 +71,7 @@ def answer_claim(state: State, source: int, message: messages.CronClaim) -> mess
 
 def _taken(client: Client, name: str, queue: str, app: str) -> CommandError:
     if not allows(client, queue):
-        text = f"The schedule name {name!r} cannot be used: give this schedule another name"
-        return CommandError(text, Code.SCHEDULE_CONFLICT, field="name", value=name)
+        return _unusable(name)
     whose = f"queue {queue!r}" + (f", declared by app {app!r}" if app else "")
     return CommandError(
         f"The schedule name {name!r} belongs to {whose}: give this schedule another name, or delete that one"
@@ -79,3 +80,8 @@ def _taken(client: Client, name: str, queue: str, app: str) -> CommandError:
         field="name",
         value=name,
     )
+
+
+def _unusable(name: str) -> CommandError:
+    text = f"The schedule name {name!r} cannot be used: give this schedule another name"
+    return CommandError(text, Code.SCHEDULE_CONFLICT, field="name", value=name)
