@@ -29,7 +29,7 @@ Text = Callable[[str], str]
 _encode = Encoder().encode
 _decode_map, _decode_list = Decoder(dict[str, Raw]).decode, Decoder(list[Raw]).decode
 _decode_text, _decode_any = Decoder(str).decode, Decoder(dict[str, Any]).decode
-_NIL = _encode(None)
+_NIL = 0xC0  # first byte of a null
 _STRINGS = frozenset({*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB})  # first bytes of a text
 
 
@@ -145,7 +145,7 @@ class Rewriting:
             return None
 
         def each(value: Raw) -> Raw:
-            if bytes(value) == _NIL:
+            if _is_null(value):
                 return value
             found = _decode_map(value).items()
             new = {
@@ -158,7 +158,7 @@ class Rewriting:
 
     def _hide(self, value: Raw) -> Raw:
         assert self._hidden is not None
-        return value if bytes(value) == _NIL else self._hidden
+        return value if _is_null(value) else self._hidden
 
 
 def kind_of(reply: Reply) -> type[Struct]:
@@ -173,13 +173,17 @@ def _of_text(text: Text) -> Change:
     return change
 
 
+def _is_null(value: Raw) -> bool:
+    return memoryview(value)[0] == _NIL  # no copy: a payload may have megabytes
+
+
 def _is_text(value: Raw) -> bool:
     return memoryview(value)[0] in _STRINGS
 
 
 def _each(change: Change) -> Change:
     def each(value: Raw) -> Raw:
-        if bytes(value) == _NIL:
+        if _is_null(value):
             return value
         return Raw(_encode([change(one) for one in _decode_list(value)]))
 
@@ -187,7 +191,7 @@ def _each(change: Change) -> Change:
 
 
 def _map(inside: Mapping[str, Change], value: Raw) -> Raw:
-    if bytes(value) == _NIL:
+    if _is_null(value):
         return value
     found = _decode_map(value)
     for name in inside.keys() & found.keys():
