@@ -313,14 +313,10 @@ class ClientConnection(asyncio.Protocol):
             self._tap.write = write
 
     def _note_refusal(self) -> None:
-        if self.limited:  # what comes through the gateway has an entry there
-            self._hub.limits.trail.refused(self._name, self._address, TCP, self.access.refused)
+        grant = self.access.grant
+        if self.limited and grant is not None:  # what comes through the gateway has an entry there
+            self._hub.limits.trail.refused(grant.identity, self._address, TCP, self.access.refused)
         self.access.refused = ""
-
-    @property
-    def _name(self) -> str:
-        """That of its identity."""
-        return self.access.grant.identity.name if self.access.grant is not None else ""
 
     @property
     def _address(self) -> str:

@@ -473,6 +473,31 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
     await calls.close()
 
 
+async def test_each_entry_of_the_trail_says_the_namespace(tenants: Tenants) -> None:
+    """Also those of refused commands, on every surface."""
+    async with tenants.wires("acme", "root") as (acme, root), tenants.web("acme") as web:
+        await acme.ok("Pause", queue="trailed")
+        refusals = [(await acme.call("ListKeys"))["code"], (await web.get("/shards")).json()["code"]]
+        refusals.append((await web.get("/audit")).json()["code"])
+        assert refusals == ["FORBIDDEN"] * 3
+        await root.call("Pause", queue="trailed")
+    async with tenants.web("root") as web:
+
+        async def entries() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = (await web.get("/audit?limit=1000")).json()["data"]["entries"]
+            return found
+
+        wanted = {("acme", "acme", each) for each in ("Pause", "ListKeys", "ListShards", "the trail")}
+
+        async def all_there() -> bool:
+            found = await entries()
+            assert {each.get("namespace") for each in found if each.get("who") == "acme"} <= {"acme"}
+            seen = {(each.get("who"), each.get("namespace", ""), each["what"]) for each in found}
+            return wanted | {("root", "", "Pause")} <= seen
+
+        await eventually(all_there, "all entries are in the trail")
+
+
 async def test_workers_of_two_namespaces_get_their_own_jobs(tenants: Tenants) -> None:
     """The SDK: the same queue, the same ids, flows and results."""
     host, port = tenants.server.address

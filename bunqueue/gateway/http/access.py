@@ -263,7 +263,7 @@ class Forbidden(Problem):
 
     def __init__(self, identity: Identity, verbs: Verb, what: str, why: str = "") -> None:
         super().__init__(status.FORBIDDEN, why or right_is_missing(identity, what, verbs))
-        self.who, self.what = identity.name, what
+        self.who, self.what = identity, what
 
 
 def authorise(identity: Identity, verbs: Verb, what: str) -> None:

@@ -168,7 +168,7 @@ class CommandEndpoint:
             raise Problem(status.INVALID, f"a value cannot be sent to the server: {error}") from None
         reply.pop("reqId", None)
         if reply.get("code") == Code.FORBIDDEN and caller is not INTERNAL:
-            self.trail.refused(identity.name, caller.address, caller.over, spec.name)
+            self.trail.refused(identity, caller.address, caller.over, spec.name)
         if spec.name in _PULLS and reply.get("ok"):
             await self._without_unreadable(reply, scope_of(identity))
         if spec.masked and not may(identity, spec.verbs) and reply["ok"]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from bunqueue.logs import get_logger
+from bunqueue.model.rights import Identity
 from bunqueue.protocol.codes import Code
 from bunqueue.server.settings.settings import Settings
 
@@ -128,12 +129,11 @@ class Trail:
         self._lately[key] = now_s
         self.add(entry)
 
-    def refused(self, who: str, address: str, over: str, what: str, request: str = "") -> None:
+    def refused(self, who: Identity, address: str, over: str, what: str, request: str = "") -> None:
         """An identity may not use a command."""
-        outcome = Code.FORBIDDEN
-        self.add_once(
-            Entry(at=ms(), who=who, address=address, over=over, what=what, outcome=outcome, request=request)
-        )
+        entry = Entry(at=ms(), who=who.name, namespace=who.namespace, what=what, outcome=Code.FORBIDDEN)
+        entry.address, entry.over, entry.request = address, over, request
+        self.add_once(entry)
 
     def wrong_tokens(self, address: str, over: str, count: int) -> None:
         """Wrong tokens were presented, the last of them from this address."""
