@@ -281,7 +281,7 @@ def authorised_queue(identity: Identity, spec: Spec, queue: str) -> str:
     try:
         found = inside(scope.prefix, Mark.QUEUE, queue) if scope.prefix else queue
     except CommandError as error:
-        raise Problem(status.INVALID, str(error), field="queue") from None
+        raise Problem(status.INVALID, str(error), reason=error.code, field="queue") from None
     if (problem := of_queue(scope, spec, found)) is not None:
         raise Forbidden(identity, spec.verbs, spec.name, str(problem))
     return found
