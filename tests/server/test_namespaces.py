@@ -436,6 +436,11 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
             for job_id in ("web-7", "acme/web-7"):  # the second looks like an id with a namespace, and is none
                 job = {"data": {"word": word}, "jobId": job_id}
                 assert (await web.post(f"/queues/{queue}/jobs", json=job)).json()["id"] == job_id
+        for web, whole in ((acme, False), (root, True)):  # the dashboard shows what its user may use
+            rights = (await web.get("/session")).json()["data"]
+            commands = rights["commands"]
+            assert (rights["everywhere"], "Broadcast" in commands, "ListShards" in commands) == (whole,) * 3
+            assert {"Pause", "ListQueues", "AddWebhook"} <= set(commands)
         for web, word in ((acme, "of-acme"), (beta, "of-beta")) * 2:
             found = (await web.get("/jobs/web-7")).json()["job"]
             assert (found["id"], found["queue"], found["data"]) == ("web-7", queue, {"word": word})

@@ -10,9 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bunqueue.model.rights import ANYBODY, Identity, Verb, may, names_of
+from bunqueue.model.scope import scope_of
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.commands.find import Action
+from bunqueue.protocol.scoping import of_server
 from bunqueue.server.audit.trail import Trail
 from bunqueue.server.settings.settings import Settings
 
@@ -107,12 +109,15 @@ class SignIn:
 
 
 def _rights(identity: Identity) -> dict[str, Any]:
-    """What an identity may do, as the declarations of the commands say."""
-    bulk = COMMANDS["ChangeJobs"]
+    """What an identity may do, as the declarations of the commands say.  ``everywhere``: also with what is
+    about the whole server."""
+    bulk, scope = COMMANDS["ChangeJobs"], scope_of(identity)
+    offered = [spec for spec in OFFERED.values() if scope is None or of_server(scope, spec) is None]
     return {
         "identity": identity.name,
         "verbs": names_of(identity.verbs),
-        "commands": [spec.name for spec in OFFERED.values() if may(identity, spec.verbs | spec.masked)],
+        "commands": [spec.name for spec in offered if may(identity, spec.verbs | spec.masked)],
+        "everywhere": scope is None or scope.is_everywhere,
         "bulk": _allowed(identity, bulk.verbs_of, get_args(Action)),
     }
 

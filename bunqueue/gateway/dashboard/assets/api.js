@@ -5,7 +5,7 @@
 import { parse, write } from "./numbers.js";
 
 const OURS = { "X-Bunqueue-Session": "1" };
-const NOBODY = { known: false, commands: [], bulk: [], verbs: [] };
+const NOBODY = { known: false, commands: [], bulk: [], verbs: [], everywhere: false };
 let rights = NOBODY;
 let askToSignIn = async () => {};
 
@@ -30,7 +30,7 @@ export const may = (command) => rights.commands.includes(command);
 /** Whether this user may do this to all jobs that a search finds. */
 export const mayToAll = (action) => rights.bulk.includes(action);
 /** Whether this user may administer the server. */
-export const mayAdminister = () => rights.verbs.includes("administer");
+export const mayAdminister = () => rights.everywhere && rights.verbs.includes("administer");
 /** The name of this server's cluster; "" without a cluster. */
 export const cluster = () => rights.cluster ?? "";
 
