@@ -103,9 +103,9 @@ def shown_push(prefix: str, pushed: bytes) -> bytes:
     return bytes(answers(prefix).encoded(Pushed, Raw(pushed)))
 
 
-def shown_event(prefix: str, event: dict[str, Any]) -> dict[str, Any]:
-    """The same for an event that has been decoded."""
-    return answers(prefix).value(Event, event) if prefix else event
+def shown_event(prefix: str, event: dict[str, Any], *, hides: bool = False) -> dict[str, Any]:
+    """The same as `shown` for an event that has been decoded."""
+    return answers(prefix, hides=hides).value(Event, event) if prefix or hides else event
 
 
 @lru_cache(MAX_KEPT)

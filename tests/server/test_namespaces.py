@@ -433,7 +433,10 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
         ws = await stack.enter_async_context(socket(tenants.server, additional_headers=headers))
         assert (await ws.call("Subscribe", queues=[queue], jobId="web-7"))["ok"]
         for web, word in ((acme, "of-acme"), (beta, "of-beta")):
-            for job_id in ("web-7", "acme/web-7"):  # the second looks like an id with a namespace, and is none
+            for job_id in (
+                "web-7",
+                "acme/web-7",
+            ):  # the second looks like an id with a namespace, and is none
                 job = {"data": {"word": word}, "jobId": job_id}
                 assert (await web.post(f"/queues/{queue}/jobs", json=job)).json()["id"] == job_id
         for web, whole in ((acme, False), (root, True)):  # the dashboard shows what its user may use

@@ -10,7 +10,6 @@ import msgspec
 from bunqueue.model.events import LOST
 from bunqueue.model.rights import ANYBODY
 from bunqueue.model.scope import Scope
-from bunqueue.protocol.hidden import event_without_content
 from bunqueue.protocol.namespaces import shown_event
 
 from ..http.transcode import read_json, write_json
@@ -66,10 +65,8 @@ class Filter(msgspec.Struct, frozen=True):
 
     def _shown(self, entry: Entry) -> Entry:
         assert self.scope is not None
-        event = read_json(entry.body)
-        if not self.scope.shows(ANYBODY):
-            event = event_without_content(event)
-        event = shown_event(self.scope.prefix, event)
+        hides = not self.scope.shows(ANYBODY)
+        event = shown_event(self.scope.prefix, read_json(entry.body), hides=hides)
         if entry.kind == LOST and not self.scope.is_everywhere:
             event["count"] = None  # they may be events of other queues
         return msgspec.structs.replace(entry, body=write_json(event))
