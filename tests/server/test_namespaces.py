@@ -424,9 +424,6 @@ async def test_all_surfaces_have_the_names_of_the_namespace(tenants: Tenants) ->
         for web, hook in zip((acme, beta), hooks, strict=True):
             added = {"url": hook.url, "events": ["job.pushed"], "queue": queue}
             assert (await web.post("/webhooks", json=added)).json()["data"]["queue"] == queue
-        hook_of_all = stack.enter_context(receiving())
-        added = {"url": hook_of_all.url, "events": ["job.pushed"]}
-        assert (await root.post("/webhooks", json=added)).json()["ok"]
         stream = await stack.enter_async_context(events(acme, params={"queue": queue}))
         every = await stack.enter_async_context(events(root, params={"queue": f"acme/{queue}"}))
         headers = {"Authorization": f"Bearer {tenants.tokens['beta']}"}
