@@ -352,6 +352,14 @@ async def test_nobody_puts_into_a_namespace_what_those_there_cannot_name(tenants
             refused = await root.call(command, **fields)
             seen = tuple(refused.get(name) for name in ("code", "field", "bound"))
             assert seen == ("INVALID_FIELD", field, "acme/"), (command, refused)
+        await root.ok("PUSH", queue="flows-of-root", data={}, workflow=True, jobId="root-boss")
+        token = (await root.ok("PULL", queue="flows-of-root", owner="w", lockTtl=10**7))["token"]
+        child = {**into, "input": own}
+        step = {"id": "root-boss", "token": token, "name": "s", "kind": "child", "child": child}
+        step["status"] = "waiting"
+        (answer,) = (await root.ok("RecordSteps", queue="flows-of-root", steps=[step]))["results"]
+        refused = answer["refused"]
+        assert (refused["code"], refused["field"]) == ("INVALID_FIELD", "child.input.jobId")
         assert not (await acme.ok("FindJobs", queue="given"))["jobs"]
         await root.ok("PUSH", queue="movable", **own)
         made = (await root.ok("PUSH", queue="movable", data=1))["id"]
@@ -534,7 +542,18 @@ async def test_children_of_workflows_and_failed_children(tenants: Tenants) -> No
             step |= {"status": "waiting"}
             (made,) = (await wire.ok("RecordSteps", queue="flows", steps=[step]))["results"]
             assert made["child"] == "kid:1"
-            (found,) = (await wire.ok("GetSteps", queue="flows", id="boss"))["data"]["steps"]
+            again = {**step, "name": "taken", "child": {**child, "input": {"data": 1, "jobId": "boss:2"}}}
+            await wire.ok("PUSH", queue="flows", data={}, jobId="boss:2")
+            await wire.ok("RecordSteps", queue="flows", steps=[again])
+
+            async def is_refused(wire: Wire = wire) -> bool:
+                found = (await wire.ok("GetSteps", queue="flows", id="boss"))["data"]["steps"]
+                errors = [each["error"] for each in found if each.get("error")]
+                assert all("boss:2" in error and "/" not in error for error in errors), errors
+                return bool(errors)
+
+            await eventually(is_refused, "the id is taken")
+            found, _ = (await wire.ok("GetSteps", queue="flows", id="boss"))["data"]["steps"]
             assert (found["child"], found["childQueue"], found["worker"]) == ("kid:1", "kids", "w")
             assert (await wire.ok("PULL", queue="kids", timeout=10_000))["job"]["id"] == "kid:1"
             failing = {"failParentOnFailure": True, "data": {}, "maxAttempts": 1, "parentId": "up:1"}

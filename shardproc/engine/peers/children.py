@@ -276,7 +276,7 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
         if child.own and child.scope:
             scope = read_scope(child.scope)
             if scope.reserves(child.id) or (yield from hidden_jobs.hidden_from(state, scope, [child.id])):
-                errors[child.id] = TAKEN.format(child.id)
+                errors[child.id] = TAKEN.format(outside(child.queue, child.id))
     new = [child for child in new if child.id not in errors]
     try:
         taken = yield from directory.claim(state, [child.id for child in new])
@@ -287,7 +287,7 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
         if child.id in errors or _is_known(state, child, message.parent):
             continue
         if child.id in taken:
-            errors[child.id] = TAKEN.format(child.id)
+            errors[child.id] = TAKEN.format(outside(child.queue, child.id))
             continue
         try:
             ids[child.id] = _push(state, child, message.parent)
