@@ -108,13 +108,17 @@ def shown_event(prefix: str, event: dict[str, Any], *, hides: bool = False) -> d
     return answers(prefix, hides=hides).value(Event, event) if prefix or hides else event
 
 
+def shown_text(prefix: str, text: str) -> str:
+    """A text of the server, in which any name may be."""
+    return re.sub(_BEFORE + re.escape(prefix), "", text) if prefix else text
+
+
 @lru_cache(MAX_KEPT)
 def answers(prefix: str, *, hides: bool = False) -> Rewriting:
     """What becomes of answers for those who live there."""
     hidden = HIDDEN_VALUE if hides else None
     if not prefix:
         return Rewriting({}, hidden)
-    text = re.compile(_BEFORE + re.escape(prefix)).sub
 
     def name(value: str) -> str:
         return value.removeprefix(prefix)
@@ -122,5 +126,5 @@ def answers(prefix: str, *, hides: bool = False) -> Rewriting:
     def pair(value: str) -> str:
         return name(value).replace(f":{prefix}", ":", 1)
 
-    texts = dict.fromkeys(NAMING, name) | {Mark.PAIR: pair, Mark.TEXT: lambda value: text("", value)}
+    texts = dict.fromkeys(NAMING, name) | {Mark.PAIR: pair, Mark.TEXT: partial(shown_text, prefix)}
     return Rewriting(texts, hidden)

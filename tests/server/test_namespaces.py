@@ -544,16 +544,21 @@ async def test_children_of_workflows_and_failed_children(tenants: Tenants) -> No
             assert made["child"] == "kid:1"
             again = {**step, "name": "taken", "child": {**child, "input": {"data": 1, "jobId": "boss:2"}}}
             await wire.ok("PUSH", queue="flows", data={}, jobId="boss:2")
-            await wire.ok("RecordSteps", queue="flows", steps=[again])
+            only = {"functions": [{"name": "f"}], "invalidJobs": "refuse"}
+            await wire.ok("DeclareFunctions", queue="strict", **only)
+            unknown = {**step, "name": "unknown", "child": {"queue": "strict", "input": {"data": 1}}}
+            await wire.ok("RecordSteps", queue="flows", steps=[again, unknown])
 
-            async def is_refused(wire: Wire = wire) -> bool:
+            async def are_refused(wire: Wire = wire) -> bool:
                 found = (await wire.ok("GetSteps", queue="flows", id="boss"))["data"]["steps"]
-                errors = [each["error"] for each in found if each.get("error")]
-                assert all("boss:2" in error and "/" not in error for error in errors), errors
-                return bool(errors)
+                errors = {each["name"]: each["error"] for each in found if each.get("error")}
+                if len(errors) == 2:
+                    assert errors["taken"] == "another job has the id boss:2"
+                    assert "for queue 'strict'" in errors["unknown"]
+                return len(errors) == 2
 
-            await eventually(is_refused, "the id is taken")
-            found, _ = (await wire.ok("GetSteps", queue="flows", id="boss"))["data"]["steps"]
+            await eventually(are_refused, "both children are refused")
+            found, *_ = (await wire.ok("GetSteps", queue="flows", id="boss"))["data"]["steps"]
             assert (found["child"], found["childQueue"], found["worker"]) == ("kid:1", "kids", "w")
             assert (await wire.ok("PULL", queue="kids", timeout=10_000))["job"]["id"] == "kid:1"
             failing = {"failParentOnFailure": True, "data": {}, "maxAttempts": 1, "parentId": "up:1"}

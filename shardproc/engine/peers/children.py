@@ -12,11 +12,12 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import REMOVED, Job
-from bunqueue.model.names import outside
+from bunqueue.model.names import outside, prefix_of
 from bunqueue.model.scope import read_scope
 from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.namespaces import shown_text
 from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
@@ -276,7 +277,7 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
         if child.own and child.scope:
             scope = read_scope(child.scope)
             if scope.reserves(child.id) or (yield from hidden_jobs.hidden_from(state, scope, [child.id])):
-                errors[child.id] = TAKEN.format(outside(child.queue, child.id))
+                errors[child.id] = TAKEN.format(child.id)
     new = [child for child in new if child.id not in errors]
     try:
         taken = yield from directory.claim(state, [child.id for child in new])
@@ -287,14 +288,17 @@ def start_children(state: State, source: int, message: messages.StartChildren) -
         if child.id in errors or _is_known(state, child, message.parent):
             continue
         if child.id in taken:
-            errors[child.id] = TAKEN.format(outside(child.queue, child.id))
+            errors[child.id] = TAKEN.format(child.id)
             continue
         try:
             ids[child.id] = _push(state, child, message.parent)
         except CommandError as error:
             errors[child.id] = str(error)
     started = [
-        messages.Started(ids.get(child.id, child.id), errors.get(child.id, "")) for child in message.children
+        messages.Started(
+            ids.get(child.id, child.id), shown_text(prefix_of(child.queue), errors.get(child.id, ""))
+        )
+        for child in message.children
     ]
     for child, each in zip(message.children, started, strict=True):
         if child.detached:

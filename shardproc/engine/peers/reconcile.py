@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bunqueue.model.job import BLOCKED, DELAYED, WAITING, FlowMark, Job
+from bunqueue.model.names import outside
 from bunqueue.server.links import peers as messages
 
 from .. import peer_calls
@@ -141,5 +142,6 @@ def _give_up(state: State, missing: str) -> None:
     for job in list(awaited.jobs) if awaited is not None else ():
         if job.state == BLOCKED:
             why = "a power cut took it, or the backup does not have it"
-            error = f"It waits for job {missing}, which is not on the server: {why}. Retry runs it without"
+            name = outside(job.queue, missing)
+            error = f"It waits for job {name}, which is not on the server: {why}. Retry runs it without"
             transitions.fail_blocked(state, job, error)
