@@ -133,8 +133,13 @@ def test_a_handler(run: Run, shared_server: Server) -> None:
     command = run("tasks:send", "--queue", "cli-handler", "-c", "7", "--name", "mill")
     with queue_of(shared_server, "cli-handler") as queue:
         assert result(queue.add("n", 5))["data"] == 5
-        reply = queue._caller.call(staff.ListWorkers())
-        (entry,) = [each for each in reply.data.workers if each.name == "mill"]
+
+
+        def registered() -> list[staff.WorkerInfo]:  # by a thread of the worker's own
+            workers = queue._caller.call(staff.ListWorkers()).data.workers
+            return [each for each in workers if each.name == "mill"]
+
+        (entry,) = wait_until(registered, "the worker is registered")
         assert (entry.concurrency, entry.pid) == (7, command.popen.pid)
     assert command.end() == 0
     said = command.said()

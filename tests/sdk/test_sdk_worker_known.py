@@ -76,8 +76,9 @@ async def test_the_totals_of_a_worker_that_left_are_its_last_ones(
         return reply.data.stats.total_processed
 
     before = await totals()
-    await queue.add_bulk([("n", None)] * 5)
     async with Worker(queue.name, lambda job: None, **where) as worker:
+        await eventually(lambda: listed(queue), "it is listed")
+        await queue.add_bulk([("n", None)] * 5)
         await eventually(lambda: worker.stats.completed == 5, "all is done")
     await eventually(lambda: nobody_is_listed(queue), "it has left the list")
     assert await totals() == before + 5
