@@ -25,7 +25,6 @@ from bunqueue.model.workflow import (
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
-from bunqueue.protocol.namespaces import check_id
 from bunqueue.server.links import peers as messages
 
 from ...lifecycle import run_steps
@@ -111,8 +110,6 @@ def _child(
     if own == job.id:
         text = "a workflow cannot be its own child"
         raise CommandError(text, Code.INVALID_FIELD, field="child.input.jobId", value=own)
-    if own:
-        check_id(order.queue, own, "child.input.jobId")
     state.next_seq += 1  # the id belongs to no job here, and must not be given to one
     child_id = own or state.ids.job_id(slot_of_queue(order.queue), state.now, state.next_seq - 1)
     new = messages.NewChild(
