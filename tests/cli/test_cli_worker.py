@@ -134,7 +134,6 @@ def test_a_handler(run: Run, shared_server: Server) -> None:
     with queue_of(shared_server, "cli-handler") as queue:
         assert result(queue.add("n", 5))["data"] == 5
 
-
         def registered() -> list[staff.WorkerInfo]:  # by a thread of the worker's own
             workers = queue._caller.call(staff.ListWorkers()).data.workers
             return [each for each in workers if each.name == "mill"]

@@ -207,6 +207,7 @@ STABLE: dict[str, dict[str, Any]] = {
     "GetStallConfig": {"queue": QUEUE},
     "CronNext": {"name": "nightly"},
     "ListBreakers": {},
+    "ListErrors": {},
     "ListFunctions": {},
     "ListWebhooks": {},
     "GetFlow": {"flow": "flow"},
