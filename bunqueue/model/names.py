@@ -37,9 +37,21 @@ def queue_name_problem(name: object, *, anywhere: bool = False, alone: bool = Fa
     return None
 
 
+def namespace_problem(name: str) -> str:
+    """What is wrong with the name of a namespace; "" if it is valid."""
+    if re.fullmatch(NAMESPACE, name):
+        return ""
+    return f"{name[:80]!r} is no name for a namespace: give up to 32 of a-z 0-9 -"
+
+
 def prefix_of(queue: str) -> str:
     """The namespace in the name of a queue, with the separator; "" without one."""
     return queue[: queue.find(SEPARATOR) + 1]
+
+
+def namespace_of(queue: str) -> str:
+    """The namespace in the name of a queue; "" without one."""
+    return prefix_of(queue)[:-1]
 
 
 def outside(queue: str, name: str) -> str:

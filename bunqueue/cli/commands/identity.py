@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.model.names import NAMESPACE, hint
+from bunqueue.model.names import hint, namespace_problem
 from bunqueue.model.rights import names_of
 from bunqueue.model.scope import pattern_problem
 from bunqueue.server.identities import edit
@@ -138,8 +138,8 @@ def add(
             raise SettingsError(f"--role: there is no role {role!r}; {hint(role, list(found.roles))}")
         if problem := next(filter(None, map(pattern_problem, queues or ())), ""):
             raise SettingsError(f"--queues: {problem}")
-        if namespace and not re.fullmatch(NAMESPACE, namespace):
-            raise SettingsError(f"--namespace: {namespace!r} is no name: give up to 32 of a-z 0-9 -")
+        if namespace and (problem := namespace_problem(namespace)):
+            raise SettingsError(f"--namespace: {problem}")
         tokens = [] if made is None else [made.row]
         return IdentityRow(role, end, certificate or [], secret_in or "", tokens, queues or None, namespace)
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from bunqueue.model.names import NAMESPACE, hint
+from bunqueue.model.names import NAMESPACE, hint, namespace_problem
 from bunqueue.model.quota import Quota
 from bunqueue.model.rights import MEANINGS, ROLES, Identity, Verb, names_of, verbs_named
 from bunqueue.model.scope import MAX_PATTERNS, pattern_problem
@@ -239,8 +239,8 @@ def _row(name: str, value: object, roles: Mapping[str, Verb], places: _Places) -
 
 def _quota(name: str, value: object, places: _Places) -> Quota:
     table = f"namespaces.{name}"
-    if not re.fullmatch(NAMESPACE, name):
-        raise places.error(table, "", f"{name!r} is no name for a namespace: give up to 32 of a-z 0-9 -")
+    if problem := namespace_problem(name):
+        raise places.error(table, "", problem)
     try:
         row = msgspec.convert(value, QuotaRow)
     except msgspec.ValidationError as error:

@@ -10,7 +10,7 @@ from itertools import islice
 from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
-from bunqueue.model.names import prefix_of
+from bunqueue.model.names import namespace_of
 from bunqueue.model.scope import not_of_server
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Data
@@ -191,7 +191,7 @@ def _namespaces(queues: list[QueueState]) -> Generator[None, None, list[Namespac
     for number, queue in enumerate(queues):
         if number and number % QUEUES_A_SLICE == 0:
             yield
-        if name := prefix_of(queue.name)[:-1]:
+        if name := namespace_of(queue.name):
             _count(found.setdefault(name, NamespaceFigures(name)), queue)
     return list(found.values())
 
