@@ -87,7 +87,7 @@ def test_what_becomes_of_bad_rows(full: Full, harmed: Path) -> None:
 
 
 def test_a_bad_event_costs_an_event(full: Full, tmp_path: Path) -> None:
-    columns = "shard,seq,kind,queue,job_id,error,fields,_corrupt"
+    columns = "shard,seq,kind,queue,namespace,job_id,error,fields,_corrupt"
     before = rows_of(full.folder, "events", columns=columns)
     folder = tmp_path / "data"
     shutil.copytree(full.folder, folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -18,12 +19,13 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.model.events import NAMES, OBLITERATED
+from bunqueue.model.names import SEPARATOR, namespace_of
 from bunqueue.server.folder.shard_file import Row, ShardFile
 from bunqueue.server.folder.shard_values import REASON, to_json
 
 from .arrow import array_of, type_of
 from .malformed import checked, is_of_a_value
-from .tables import TABLES
+from .tables import NAMESPACE, TABLES
 
 UNKNOWN = "unknown"  # a kind written by a newer version
 COLUMNS = {column.name: column for column in TABLES["events"].columns}
@@ -31,6 +33,7 @@ STORED = tuple(column.name for column in TABLES["events"].columns if column.sql)
 ROWS_AT_ONCE = 32  # of the log
 
 _KINDS = pa.array((*NAMES, UNKNOWN))
+_NAMESPACE = f"^(?P<{NAMESPACE}>[^{SEPARATOR}]+){SEPARATOR}"
 _NAMED = b"\xa5queue"  # the key of the field with the queue's name, as MessagePack
 
 _ROWS = """
@@ -159,11 +162,17 @@ def _whole_columns(rows: Sequence[Row], wanted: Wanted, names: _Names) -> Arrays
                 times.append(at)
     if not found:
         return None
+
+    @cache
+    def queues() -> pa.Array:
+        return pa.array(names.of_all(list(map(_queue, found)), numbers, times), pa.string())
+
     make: dict[str, Callable[[], pa.Array]] = {
         "seq": lambda: array_of(COLUMNS["seq"], numbers),
         "at": lambda: array_of(COLUMNS["at"], times),
         "kind": lambda: _KINDS.take(pc.min_element_wise(pa.array(map(_kind, found), pa.int64()), len(NAMES))),
-        "queue": lambda: pa.array(names.of_all(list(map(_queue, found)), numbers, times), pa.string()),
+        "queue": queues,
+        NAMESPACE: lambda: pc.struct_field(pc.extract_regex(queues(), _NAMESPACE), NAMESPACE),
         "job_id": lambda: _nullified(pa.array(map(_job, found), pa.string())),
     }
     arrays = {name: make[name]() for name in columns if name in make}
@@ -225,11 +234,13 @@ def _event(seq: int, at: int, entry: list[Any], names: _Names) -> dict[str, Any]
     """An event with a REASON instead of each part that cannot be decoded."""
     kind, queue_id, job_id, fields = (entry + [None] * 4)[:4]
     given = fields if isinstance(fields, dict) else {}
+    queue = names.of(queue_id, seq, at) if _is_number(queue_id) else _not(queue_id, "the queue")
     return {
         "seq": seq,
         "at": at,
         "kind": _KINDS[min(kind, len(NAMES))].as_py() if _is_number(kind) else _not(kind, "the kind"),
-        "queue": names.of(queue_id, seq, at) if _is_number(queue_id) else _not(queue_id, "the queue"),
+        "queue": queue,
+        NAMESPACE: namespace_of(queue) or None if isinstance(queue, str) else queue,
         "job_id": _not(job_id, "the job") if job_id is None else job_id or None,
         "error": given.get("error"),
         "terminal": given.get("terminal"),

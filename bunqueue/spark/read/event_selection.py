@@ -47,8 +47,8 @@ def gap(file: ShardFile, after: int, until: int) -> Arrays | None:
         return None
     last = min(found[0] - 1, until)
     fields = to_json({"first": after + 1, "last": last})
-    values = (last, found[1], LOST, None, None, None, None, fields)
-    return {name: array_of(COLUMNS[name], [value]) for name, value in zip(STORED, values, strict=True)}
+    values = {"seq": last, "at": found[1], "kind": LOST, "fields": fields}
+    return {name: array_of(COLUMNS[name], [values.get(name)]) for name in STORED}
 
 
 def _first(file: ShardFile, condition: Condition) -> int:

@@ -6,11 +6,12 @@ on Spark nor on Arrow, and opens no file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from bunqueue.model.names import SEPARATOR
 from bunqueue.server.folder.shard_values import (
     job_extra,
     job_option,
@@ -80,6 +81,7 @@ class Table:
 
 
 HOST = Column("host", "string", "the machine, as the option `hosts` names it; else the name of this one")
+NAMESPACE = "namespace"
 SHARD = Column("shard", "int", "number of the shard; `host`, `shard` and `seq` together are unique")
 
 
@@ -429,6 +431,12 @@ _AUDIT = Table(
         HOST,
         Column("at", "timestamp", "when it was asked for", _said("at")),
         Column("who", "string", "the identity; null: nobody who is known", _said("who")),
+        Column(
+            NAMESPACE,
+            "string",
+            "the namespace that it is in, whose names the other columns have; null: none",
+            _said("namespace"),
+        ),
         Column("address", "string", "where the command came from", _said("address")),
         Column("over", "string", "`tcp`, `http` or `ws`", _said("over")),
         Column("what", "string", "the command", _said("what")),
@@ -456,9 +464,22 @@ SKIPPED = Table(
     "at",
 )
 
+
+def _with_namespace(columns: tuple[Column, ...]) -> Iterator[Column]:
+    """Columns with the namespace after the queue that it is of, unless they have it."""
+    has_it = any(column.name == NAMESPACE for column in columns)
+    for column in columns:
+        yield column
+        if column.name == "queue" and not has_it:
+            before = f"substr({column.sql}, 1, instr({column.sql}, '{SEPARATOR}') - 1)"
+            yield Column(
+                NAMESPACE, "string", "the namespace that the queue is in; null: none", f"nullif({before}, '')"
+            )
+
+
 TABLES: Mapping[str, Table] = {
     **{
-        table.name: replace(table, columns=(*table.columns, CORRUPT))
+        table.name: replace(table, columns=(*_with_namespace(table.columns), CORRUPT))
         for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON, _AUDIT)
     },
     SKIPPED.name: SKIPPED,
