@@ -49,7 +49,7 @@ from .verify import CORES, Changes, ProgramFailed, examine, output_of
 
 STAGE = ".restore"
 CHECKED = 60e6  # bytes of files that a core checks in a second, about
-SPARE = 1.1  # a reshard makes new files before it removes the old ones
+SPARE = 1.1  # new files are made before the old ones are removed
 _FILE = re.compile(r"shard-\d\d\.")  # whose name begins so is a shard's
 _SNAPSHOT = re.compile(r"shard-(\d\d)\.(\d{20})\.db\.gz")
 Report = Callable[[int, int], None]
@@ -91,6 +91,7 @@ class Wanted(NamedTuple):
     shards: int | None = None
     queues: list[str] = []  # noqa: RUF012  # never changed
     runs_missed: bool = False
+    namespace: str = ""  # nothing but this one; ``queues`` are those in it
 
 
 @dataclass
@@ -266,7 +267,8 @@ def _restore(source: Source, folder: Path, wanted: Wanted, report: Report) -> Re
     _clear(folder)
     stage.mkdir(mode=0o700)
     try:
-        check_room(int(source.bytes * (2 * SPARE if wanted.shards else 1)), folder)
+        is_written_anew = wanted.shards or wanted.namespace
+        check_room(int(source.bytes * (2 * SPARE if is_written_anew else 1)), folder)
         source.fill(stage, report)
         made = _prepare(source, stage, wanted)
     except BaseException:
@@ -302,13 +304,16 @@ def _clear(folder: Path) -> None:
 
 def _prepare(source: Source, stage: Path, wanted: Wanted) -> Restored:
     """Check the files, and make of them what is wanted."""
-    changes = Changes(not wanted.runs_missed, wanted.queues, source.is_foreign)
+    changes = Changes(not wanted.runs_missed, wanted.queues, source.is_foreign, wanted.namespace)
     found = examine(stage, source.backup, changes)
     if found.problems:
         raise BackupError(f"{source.about} is not good: {'; '.join(found.problems)}")
-    if wanted.queues and not found.kept:
-        patterns = " or ".join(map(repr, wanted.queues))
-        raise BackupError(f"no queue is like {patterns}: nothing was restored")
+    if (wanted.queues or wanted.namespace) and not found.kept:
+        patterns = f" is like {' or '.join(map(repr, wanted.queues))}" if wanted.queues else ""
+        where = f" in the namespace {wanted.namespace}" if wanted.namespace else ""
+        raise BackupError(f"no queue{where}{patterns}: nothing was restored")
+    if wanted.namespace and (stage / FOLDER).exists():  # the trail is about the whole server
+        shutil.rmtree(stage / FOLDER)
     shards = read_manifest(stage).shards
     if wanted.shards not in (None, shards):
         _reshard(stage, wanted.shards or shards)

@@ -81,6 +81,7 @@ class Changes(msgspec.Struct):
     skips_missed: bool = False
     queues: list[str] = []
     is_foreign: bool = False
+    namespace: str = ""
 
 
 class Examined(msgspec.Struct):

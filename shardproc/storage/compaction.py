@@ -6,11 +6,16 @@ much: when the server stops and no client waits, and when the disk is full and l
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from bunqueue.logs import get_logger
+from bunqueue.server.folder.data_folder import sync
 
 from .database import DISK_ERRORS, MAX_LOG, MEMORY, PAGE_SIZE, Database
 
@@ -46,3 +51,17 @@ def compact(database: Database, most: int = MAX_KEPT, spare: int = SPARE_ROOM) -
     took = int((time.monotonic() - begun) * 1000)
     _log.info("gave free space back to the disk", bytes=free * PAGE_SIZE, took_ms=took)
     return True
+
+
+def rewrite(file: Path, keeps: Callable[[str, str, str], bool]) -> None:
+    """Write a file that nobody uses anew, with the records that are to be kept: by kind, key and value.  What
+    was removed before is in free pages of the old one, and not in the new one."""
+    new = file.with_suffix(".new")
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.create_function("keeps", 3, keeps)
+        connection.execute("delete from records where not keeps(kind, key, value)")
+        connection.execute("vacuum into ?", (str(new),))
+    with new.open("rb") as written:
+        os.fsync(written.fileno())
+    new.replace(file)
+    sync(file.parent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -188,6 +188,25 @@ class EventLog:
                     entries[place] = None
                 self._db.execute(statements.REWRITE_EVENTS, (_encode(entries), first_seq))
         return Trim(removed, keep, rows[-1][0] if len(rows) == SLICE else None)
+
+    def keep(self, keeps: Callable[[str], bool]) -> None:
+        """Forget the events of all queues but those whose names are to be kept, and their pushes."""
+        made = {
+            queue_id: at
+            for queue_id, name, at in self._db.execute("select id, name, created_at from queues")
+            if keeps(name)
+        }
+        query = "select at, payload, pushed from events where first_seq = ?"
+        for (first,) in self._db.execute("select first_seq from events").fetchall():
+            at, payload, pushed = self._db.execute(query, (first,)).fetchone()
+            entries = [  # an earlier queue may have had the same number
+                entry if entry is not None and at >= made.get(entry[1], at + 1) else None
+                for entry in decode(payload)
+            ]
+            some = [] if pushed is None else _decode_pushed(pushed)
+            left = [each for each in some if keeps(each[0].partition(" ")[0])]
+            values = (_encode(entries), _encode(left) if left else None, first)
+            self._db.execute("update events set payload = ?, pushed = ? where first_seq = ?", values)
 
 
 def rows(db: sqlite3.Connection, after: int) -> Iterator[LogRow]:

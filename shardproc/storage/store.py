@@ -344,6 +344,11 @@ class Store(FinishedJobs):
         self.begin()
         return self._events.trim(queue_id, keep, before)
 
+    def keep_events(self, keeps: Callable[[str], bool]) -> None:
+        """Forget the events of all queues but those whose names are to be kept."""
+        self.begin()
+        self._events.keep(keeps)
+
     def event_bounds(self) -> tuple[int, int]:
         return self._events.bounds
 

@@ -21,6 +21,9 @@ from bunqueue.backup.repository import Repository, id_of
 from bunqueue.backup.restore import Restored, Source, Wanted, restore, source_of
 from bunqueue.backup.sealing import Damaged
 from bunqueue.backup.targets import Missing, TargetError, target_of
+from bunqueue.model.job import Cause
+from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.commands.flows import FlowJob
 from bunqueue.server.folder.data_folder import (
     DataFolderError,
     check_places,
@@ -31,6 +34,11 @@ from bunqueue.server.folder.data_folder import (
 from bunqueue.server.folder.unreadable import NoRoom
 from bunqueue.store import snapshots
 from shardproc.clock import Clock
+from shardproc.engine.lifecycle.outcomes import RemovedJob
+from shardproc.engine.peers.callbacks import Stored
+from shardproc.engine.peers.children import Order
+from shardproc.engine.peers.flows import Decision, Part
+from shardproc.restored import CALL, CANCEL, DECIDED, GONE, HOME, UNDECIDED, belongs
 
 SHARDS = 2
 ROOMS = ("bunqueue/backup/restore.py", "bunqueue/backup/fetch.py")
@@ -213,6 +221,32 @@ def test_files_that_are_not_good_are_not_restored(backups: Path, data: Path, tmp
     ):
         assert each in str(refused.value)
     assert not (tmp_path / "new").exists()
+
+
+def test_of_jobs_and_flows_on_their_way_only_those_of_the_namespace_stay() -> None:
+    made = "018c0000-0000-7000-8000-000000000001"
+    jobs = {
+        name: msgspec.msgpack.encode([FlowJob(id="x", queue=name, input=JobFields(data=EMPTY))])
+        for name in QUEUES
+    }
+    cause = Cause("", "", "", None, None, "", 0, 0)
+    for mine, other in (QUEUES[:2], QUEUES[::2]):
+        for kind, key, of in (
+            (UNDECIDED, made, lambda queue: Part(0, jobs[queue])),
+            (DECIDED, made, lambda queue: Decision([1], jobs=[("acme/q", "acme/1"), (queue, "2")])),
+            (CALL, f"1/{made}", lambda queue: Stored(1, queue, b"", cause)),
+            (GONE, made, lambda queue: RemovedJob(1, f"{queue}:{made}")),
+            (CANCEL, made, lambda queue: Order("", queue, "")),
+        ):
+            for queue in (mine, other):
+                record = msgspec.json.encode(of(queue)).decode()
+                assert belongs("acme/", kind, key, record) == (queue == mine), (kind, queue)
+    for key, stays in ((made, True), ("acme/1", True), ("beta/1", False), ("1", False)):
+        assert belongs("acme/", HOME, key, '{"shard":1}') == stays, key
+
+
+QUEUES = ("acme/q", "beta/q", "q")
+EMPTY = msgspec.Raw(b"\x80")
 
 
 def test_whenever_it_is_killed_it_can_be_repeated(backups: Path, data: Path, tmp_path: Path) -> None:

@@ -104,10 +104,14 @@ def _check(state: State, command: AddWebhook) -> None:
 
 @handles(RemoveWebhook)
 def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> Data[Removed]:
-    hook = known(state, client, command.webhook_id)
+    drop(state, known(state, client, command.webhook_id))
+    return Data(data=Removed(True))
+
+
+def drop(state: State, hook: Webhook) -> None:
+    """Remove a webhook."""
     del state.webhooks[hook.id]
     state.out.keep(KIND, hook.id, None)
-    return Data(data=Removed(True))
 
 
 @handles(SetWebhookEnabled)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bunqueue.model.names import namespace_problem
 from bunqueue.server.settings import SettingsError
 from bunqueue.text import plural, size_of, span_of
 
@@ -72,6 +73,14 @@ Queues = Annotated[
         "--queues", metavar="PATTERN", about="Keep only queues like this one, as 'mail.*'; may be repeated."
     ),
 ]
+Namespace = Annotated[
+    str,
+    option(
+        "--namespace",
+        metavar="NAME",
+        about="Keep only what is in this namespace; --queues is about names in it.",
+    ),
+]
 RunMissed = Annotated[
     bool,
     option("--run-missed", about="Let schedules make up for the times since then, as each is set up to."),
@@ -92,6 +101,7 @@ def restore(
     at: At = None,
     shards: Shards = None,
     queues: Queues = None,
+    namespace: Namespace = "",
     run_missed: RunMissed = False,
     dry_run: DryRun = False,
     key_file: KeyFile = None,
@@ -105,12 +115,14 @@ def restore(
     """
     if shards is not None and (not 1 <= shards <= 64 or shards & (shards - 1)):
         raise SettingsError(f"--shards: {shards} is not allowed; give a power of two from 1 to 64")
+    if namespace and (problem := namespace_problem(namespace)):
+        raise SettingsError(f"--namespace: {problem}")
     from bunqueue.backup.restore import Wanted, check_empty, source_of
     from bunqueue.backup.restore import restore as make
     from bunqueue.backup.sealing import key_of
 
     folder = Path(data_dir)
-    wanted = Wanted(shards, queues or [], run_missed)
+    wanted = Wanted(shards, queues or [], run_missed, namespace)
     with explained():
         check_empty(folder)
         when = None if at is None else int(at.timestamp() * 1000)
@@ -150,9 +162,10 @@ def _outcome(made: Restored) -> dict[str, Any]:
 def _plan(source: Source, folder: Path, wanted: Wanted) -> str:
     shards = f", with {plural(wanted.shards, 'shard')}" if wanted.shards else ""
     queues = f", only queues like {' or '.join(map(repr, wanted.queues))}" if wanted.queues else ""
+    where = f", only the namespace {wanted.namespace}" if wanted.namespace else ""
     seconds = source.seconds()
     how_long = "" if seconds is None else f"; that takes about {span_of(seconds * 1000)}"
-    what = f"{source.about}{_when(source)}{shards}{queues}"
+    what = f"{source.about}{_when(source)}{shards}{where}{queues}"
     return f"{folder} would be made from {what}: {size_of(source.bytes)}{how_long}"
 
 
