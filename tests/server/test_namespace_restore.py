@@ -35,7 +35,7 @@ async def test_a_namespace_is_restored_without_the_others(tmp_path: Path) -> Non
         refused = cli(*asked, "acme", "--queues", "none", status=exits.FAILED).err
         assert "no queue in the namespace acme is like 'none': nothing was restored" in refused
         some = ("restore", target, "--data-dir", str(tmp_path / "some"), "--namespace", "acme")
-        dropped = cli.json(*some, "--queues", "other")["dropped"]
+        dropped = cli.json(*some, "--queues", "other", "--shards", "4")["dropped"]
         assert {f"acme/{QUEUE}", "acme/ended", "beta/other"} <= set(dropped)
         assert "acme/other" not in dropped
         said = cli.json(*asked, "acme")
