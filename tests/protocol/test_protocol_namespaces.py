@@ -38,7 +38,7 @@ OTHERS = {
     ("ErrorGroupView", "id"),
     ("CronView", "schedule"),  # the expression
     ("Cron", "schedule"),
-    *((kind, "worker") for kind in ("FindJobs", "ChangeJobs")),  # compared with the name as its client knows it
+    *((kind, "worker") for kind in ("FindJobs", "ChangeJobs")),  # compared with the name that clients know
 }
 SCALARS = {"group_id", "signal_id", "broadcast_id", "deduplication_id", "debounce_id", "req_id", "pid"}
 
