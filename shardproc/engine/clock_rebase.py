@@ -15,10 +15,11 @@ from .handlers.views.paging import job_of
 from .lifecycle import repeating, unique_keys
 from .memory import history
 from .memory.clock_correction import SetBack
+from .memory.totals import Rates
 from .outbox import ROW
 from .ready import deadlines, queue_limits
 from .ready.groups import Groups
-from .state import QueueState, Rates, State
+from .state import QueueState, State
 
 SLICE = 200  # jobs moved per step: about 5 ms, including the writes of their rows
 SCAN = 2_000  # jobs inspected per step

@@ -34,7 +34,7 @@ from .memory.parked_trials import Trials
 from .memory.push_memory import PushMemory
 from .memory.recovery import Recovery
 from .memory.timetable import Timetable
-from .memory.totals import Totals
+from .memory.totals import Rates, Totals
 from .memory.vitals import Vitals
 from .memory.worker_presence import Reachability
 from .outbox import Archive, Outbox, QueueRow
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from .ready.groups import Groups
     from .ready.queue_limits import QueueLimits
 
-SAMPLE_MS = 1_000  # between two samples of the totals
 BUDGET = 3_000  # jobs that background work may handle per tick, about 3 µs each
 RELAYED = 0xC000_0000  # the first connection number for clients of other shards
 
@@ -250,32 +249,6 @@ def _is_set(alarm: tuple[int, int, QueueState]) -> bool:
     """Whether an entry of ``State.alarms`` is the current alarm of its limits."""
     at, _, queue = alarm
     return queue.limits is not None and queue.limits.alarm == at
-
-
-class Rates:
-    """Totals of the last seconds, sampled at most once a second."""
-
-    WINDOW_MS = 10_000  # the window for rates
-
-    __slots__ = ("_samples", "next_at")
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, tuple[int, ...]]] = deque()  # (at, totals)
-        self.next_at = 0  # the earliest time of the next sample
-
-    def sample(self, now: int, totals: Totals) -> None:
-        """Take a sample.  Call it at ``next_at`` or later."""
-        samples, self.next_at = self._samples, now + SAMPLE_MS
-        samples.append((now, totals.counted()))
-        while len(samples) > 1 and now - samples[1][0] >= self.WINDOW_MS:
-            samples.popleft()
-
-    def per_second(self, now: int, totals: Totals) -> list[float]:
-        """The counters as rates per second over the window."""
-        counted = totals.counted()
-        at, before = self._samples[0] if self._samples else (now, counted)
-        seconds = max(now - at, 1000) / 1000
-        return [(after - then) / seconds for after, then in zip(counted, before, strict=True)]
 
 
 class EndedKey(Struct, omit_defaults=True):
