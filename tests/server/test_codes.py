@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.cli import Cli
+from support.naming import queue_on
 from support.server import Server
 from support.web import client
 from support.wire import Wire
@@ -112,6 +113,18 @@ async def test_refusals_about_a_workflow_name_it_and_what_is_allowed(wire: Wire)
     await asyncio.gather(*(wire.ok("SendSignal", id=flow, name="s", data=number) for number in range(1_000)))
     refused = await wire.call("SendSignal", id=flow, name="s")
     assert (refused["code"], refused["value"], refused["bound"]) == ("TOO_MANY_SIGNALS", flow, 1_000)
+
+
+async def test_a_flow_is_refused_by_another_shard_as_by_the_first(wire: Wire) -> None:
+    for shard in range(2):
+        full = queue_on(shard, "full-flow")
+        await wire.ok("SetBounds", queue=full, config={"maxWaiting": 1})
+        await wire.ok("PUSH", queue=full, data={})
+        refused = await wire.call(
+            "PUSHF", jobs=[{"id": f"node-{shard}", "queue": full, "input": {"data": {}}}]
+        )
+        told = {name: refused.get(name) for name in ("code", "field", "value", "bound")}
+        assert told == {"code": "QUEUE_FULL", "field": "maxWaiting", "value": 1, "bound": 1}
 
 
 async def test_a_setting_that_is_too_much_on_every_surface(web_server: Server, wire: Wire) -> None:

@@ -8,7 +8,7 @@ effect as handling it once.
 that it survives a power cut.
 """
 
-from typing import Union
+from typing import Any, Union
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
@@ -322,10 +322,9 @@ class Prepare(Message):
 
 
 class Prepared(Message):
-    """``error`` is the reason if it was refused, and ``code`` its code."""
+    """``refusal``: the fields of a `Refusal`, if it was refused."""
 
-    error: str = ""
-    code: str = ""
+    refusal: dict[str, Any] = {}
     jobs: list[Raw] = []
 
 

@@ -9,8 +9,9 @@ aborted (presumed abort).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from msgspec import Raw, Struct, json, structs
+from msgspec import Raw, Struct, json, structs, to_builtins
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.bounds import Bounds
@@ -18,6 +19,7 @@ from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FlowMark, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.base import refusal
 from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
 from bunqueue.protocol.job_view import job_list, pulled_job
 from bunqueue.server.links import peers as messages
@@ -111,13 +113,12 @@ def place(
         (shard, structs.replace(message, flow_id=flow_id, gatherers=list(gatherers), by=by))
         for shard, message in _preparations(flow, parts, durable)
     ]
-    answer = next((answer for answer in prepared if answer.error), None)
-    error = None if answer is None else CommandError(answer.error, Code(answer.code))
+    error = next((_error_of(answer.refusal) for answer in prepared if answer.refusal), None)
     if error is None and check is not None:
         try:
             yield from check
-        except CommandError as refusal:
-            error = refusal
+        except CommandError as failed:
+            error = failed
     others = [shard for shard in parts if shard != state.shard]
     if others and error is None:
         _decided(state, flow, Decision(others, durable, [_first_job(part) for part in parts.values()]))
@@ -134,6 +135,11 @@ def place(
         for job, raw in zip(part, answer.jobs, strict=True)
     }
     return [shown[job.id] for job in jobs]
+
+
+def _error_of(said: dict[str, Any]) -> CommandError:
+    about = {name: said[name] for name in ("field", "value", "bound") if name in said}
+    return CommandError(said["error"], Code(said["code"]), **about)
 
 
 def _preparations(
@@ -246,16 +252,16 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
     try:
         taken = yield from directory.claim(state, ids, wait=False)
     except CommandError as error:
-        return messages.Prepared(str(error), error.code)
+        return messages.Prepared(to_builtins(refusal(error)))
     if taken and message.flow not in state.parts:
         there = next(job_id for job_id in ids if job_id in taken)
         code = Code.FLOW_EXISTS if message.flow_id else Code.INVALID_FLOW
-        return messages.Prepared(f"Flow job {there} already exists", code)
+        return messages.Prepared({"error": f"Flow job {there} already exists", "code": code})
     if message.flow not in state.parts:
         try:
             _make_room(state, jobs)
         except CommandError as error:
-            return messages.Prepared(str(error), error.code)
+            return messages.Prepared(to_builtins(refusal(error)))
         part = Part(
             source,
             bytes(message.jobs),
