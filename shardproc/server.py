@@ -441,6 +441,7 @@ _MESSAGES: dict[int, Callable[[Shard, int, bytes, int], object]] = {
     link.WORKER_PRESENCE: _worker_presence,
     link.ORIGIN_GONE: lambda shard, conn, body, now: shard.engine.router_disconnected(link.origin_of(conn)),
     link.ORIGIN_CUT: _origin_disconnected,
+    link.QUOTAS: lambda shard, conn, body, now: shard.engine.state.tenants.change(link.decode_quotas(body)),
     link.LIVE: lambda shard, conn, body, now: shard.engine.reattach(
         frozenset(link.unpack_connections(body)), now
     ),

@@ -1,4 +1,4 @@
-"""How much a namespace may use of a router, and what it uses.
+"""How much a namespace may use of a router and of a shard, and what it uses of a router.
 
 Pure: the time comes from the caller.  Rates are counted in whole seconds, each from the first command after
 the last one: that costs two comparisons for a command, and a refusal can say when the next second begins.
@@ -12,7 +12,7 @@ WINDOW_S = 1.0
 
 
 class Quota(NamedTuple):
-    """The bounds of a namespace at each router; None: no bound."""
+    """The bounds of a namespace, the first four at each router, the others on each shard; None: no bound."""
 
     connections: int | None = None
     """Of its clients over TCP."""
@@ -22,6 +22,12 @@ class Quota(NamedTuple):
     """Of these commands; the last one in a second may go beyond."""
     payload: int | None = None
     """Bytes of one command."""
+    queues: int | None = None
+    jobs: int | None = None
+    """Those that have not ended."""
+    schedules: int | None = None
+    webhooks: int | None = None
+    """For its queues."""
 
 
 NO_QUOTA = Quota()
@@ -62,7 +68,7 @@ class Usage:
 
     def take(self, size: int, now_s: float) -> Excess | None:
         """Count a command of so many bytes, unless it exceeds a bound."""
-        commands, total, payload = self.quota[1:]
+        commands, total, payload = self.quota[1:4]
         if payload is not None and size > payload:
             return Excess("payload", size, payload)
         if now_s - self._begins >= WINDOW_S:

@@ -16,6 +16,7 @@ from bunqueue.protocol.codec import InvalidCommand, request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.quotas import refusal as beyond
 from bunqueue.protocol.scoping import of_queue, of_server
 from bunqueue.server.identities.directory import FULL, Directory, Grant
 
@@ -23,7 +24,6 @@ from ..core.ports import Buffer
 from ..core.routing import QUEUE, Peek, decode, enter, peek, peek_in_full
 from .own_commands import refusal
 from .quotas import Quotas
-from .quotas import refusal as beyond
 
 BEFORE_AUTH = frozenset({"Auth"})  # the commands that a connection may send before it has authenticated
 

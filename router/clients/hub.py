@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bunqueue.logs import get_logger
 from bunqueue.model.names import allow_namespaces
+from bunqueue.model.quota import Quota
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.server.audit.trail import Trail
@@ -195,6 +196,9 @@ class Hub:
     def identities_changed(self, directory: Directory) -> None:
         """There are other identities, or one has expired: end the clients with rights that they no longer
         have. Their jobs wait for them, as after a broken connection."""
+        if directory.quotas != self.limits.directory.quotas:
+            for link in self.shards.served_here:
+                self._send_quotas(link, directory.quotas)
         self.limits.directory = directory
         self.limits.quotas.change(directory.quotas)
         now_s, ended = time.time(), 0
@@ -294,6 +298,8 @@ class Hub:
         """A shard has recovered: from now on it gets commands.  ``others``: connections of other hosts."""
         live = link_protocol.pack_connections([*self.connections, *others])
         link.control(link_protocol.LIVE, link_protocol.CONTROL, live)
+        if quotas := self.limits.directory.quotas:
+            self._send_quotas(link, quotas)
         before = self.shards.links[link.shard]
         if before is not None and before is not link:  # another host had it
             self.link_down(before)
@@ -307,6 +313,10 @@ class Hub:
         if self.pending.waits:
             resume_all(self.clients, link)
             self.pending.release(link.shard, link)
+
+    def _send_quotas(self, link: Endpoint, quotas: Mapping[str, Quota]) -> None:
+        """Tell a shard the bounds of namespaces."""
+        link.control(link_protocol.QUOTAS, link_protocol.CONTROL, link_protocol.encode(quotas))
 
     def _send_presence(self, link: Endpoint) -> None:
         """Tell a shard which of its queues have workers that are registered here."""

@@ -223,7 +223,7 @@ class Engine:
     def recover_queue(self, queue_id: int, name: str, completed: int, failed: int) -> None:
         """Restore a queue from storage."""
         state = self.state
-        queue = state.queues[name] = QueueState(queue_id, name)
+        queue = state.enter(QueueState(queue_id, name))
         queue.completed, queue.failed = completed, failed
         state.next_queue_id = max(state.next_queue_id, queue_id + 1)
 
@@ -253,6 +253,8 @@ class Engine:
             state.next_seq = max(state.next_seq, job.seq + 1)
             state.jobs[job.id] = job
             queue.jobs[job.seq] = job
+            if queue.tenant is not None:
+                queue.tenant.jobs += 1
             if job.holds_key and job.unique_key is not None:
                 queue.unique[job.unique_key] = job.id
             queue_limits.join(queue, job)

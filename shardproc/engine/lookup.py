@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -24,11 +25,16 @@ def known_queue(state: State, name: str) -> QueueState | None:
     return queue
 
 
-def admit_queues(state: State, names: Iterable[str]) -> None:
-    """CommandError unless queues with these names exist or may be created."""
+def admit_queues(state: State, names: Iterable[str], jobs: int = 0) -> None:
+    """CommandError unless queues with these names exist or may be created, for so many ``jobs`` in each
+    namespace."""
     new = [name for name in names if name not in state.queues]
     if new:
         state.kept.admit_queues(len(new), len(state.queues), "queue", new[0])
+        for tenant, more in Counter(map(state.tenants.of, new)).items():
+            if tenant is not None:
+                tenant.admit("queues", tenant.queues, more)
+                tenant.admit("jobs", tenant.jobs, jobs)
 
 
 def has_its_id(queue: str, job_id: str) -> bool:

@@ -33,6 +33,7 @@ from .memory.open_runs import Children, OpenRun
 from .memory.parked_trials import Trials
 from .memory.push_memory import PushMemory
 from .memory.recovery import Recovery
+from .memory.tenants import Tenant, Tenants
 from .memory.timetable import Timetable
 from .memory.totals import Rates, Totals
 from .memory.vitals import Vitals
@@ -184,6 +185,7 @@ class QueueState:
         "functions",
         "history",
         "id",
+        "is_bounded",
         "jobs",
         "kept",
         "late",
@@ -196,6 +198,7 @@ class QueueState:
         "slot",
         "space",
         "suspended",
+        "tenant",
         "total_completed",
         "total_failed",
         "unique",
@@ -226,6 +229,8 @@ class QueueState:
         self.paused = False
         self.limits: QueueLimits | None = None  # other reasons to hold its jobs back
         self.space: space.Space | None = None  # its bounds, if its waiting jobs are bounded
+        self.tenant: Tenant | None = None  # the namespace that it is in
+        self.is_bounded = False  # there may be no room for more jobs: it has a space or a tenant
         self.functions: Functions | None = None  # what apps have declared for it
         self.total_completed = self.total_failed = 0  # since the shard started
         self.history: History | None = None  # of these two
@@ -379,6 +384,7 @@ class State:
         "shard",
         "shards",
         "started_at",
+        "tenants",
         "timeouts",
         "timetable",
         "tombstones",
@@ -410,6 +416,7 @@ class State:
         self.out = Outbox()
         self.kept = self.out.kept
         self.queues: dict[str, QueueState] = {}
+        self.tenants = Tenants()
         self.early_pulls: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
         self.next_queue_id = self.next_seq = 1
         self.jobs: dict[str, Job] = {}  # live jobs by id
@@ -526,9 +533,8 @@ class State:
         """The queue of that name, created by its first push; the name has been checked."""
         queue = self.queues.get(name)
         if queue is None:
-            queue = QueueState(self.next_queue_id, name)
+            queue = self.enter(QueueState(self.next_queue_id, name))
             self.next_queue_id += 1
-            self.queues[name] = queue
             queue.waiters = self.early_pulls.pop(name, queue.waiters)
             queue.listeners = self.listeners.get(name, ())
             bounds = self.configs.get((Bounds, name))
@@ -538,10 +544,21 @@ class State:
             self.out.queues.append(QueueRow(queue.id, name, self.now))
         return queue
 
+    def enter(self, queue: QueueState) -> QueueState:
+        """Add a queue to those of the shard and of its namespace."""
+        self.queues[queue.name] = queue
+        queue.tenant = self.tenants.of(queue.name)
+        if queue.tenant is not None:
+            queue.tenant.queues += 1
+            queue.is_bounded = True
+        return queue
+
     def drop(self, queue: QueueState) -> None:
         """Delete an empty queue; pulls parked there continue to wait.  The deletion of its last rows was
         written in an earlier transaction, or because of a read of the archive."""
         del self.queues[queue.name]
+        if queue.tenant is not None:
+            queue.tenant.queues -= 1
         self.figures.drop(queue.names)
         self.woken.pop(queue, None)
         self.maintenance.unused.pop(queue, None)

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.shard_driver import nothing
 from engine.shard_world import CONN, QUEUES, Reply, World, state_of
+from engine.tenancy import one_tenant
 
 from shardproc.core import Shard
 
@@ -32,7 +33,8 @@ class PowerWorld(World):
 
     def _open(self, number: int) -> Shard:
         path = str(self._files(number)[0])
-        shard = Shard(path, full_sync=self.full_sync, shard=number, shards=self.count)
+        place = {"shard": number, "shards": self.count}
+        shard = Shard(path, full_sync=self.full_sync, prepare=one_tenant, **place)
         shard.recover(self.now, f"router-{self.cuts}", nothing)
         shard.engine.reattach([CONN], self.now)
         return shard

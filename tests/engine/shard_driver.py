@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import msgpack
 import msgspec
 from engine.follower import Follower
+from engine.tenancy import check_counts, one_tenant
 
 from shardproc.core import Shard
 from shardproc.replication.recorder import Recorder, recording
@@ -96,7 +97,7 @@ class Driver:
             shard=shard,
             shards=shards,
             factory=recording(recorder),
-            **self.options,
+            **{"prepare": one_tenant, **self.options},
         )
         self.shard.recover(self.now, self.epoch, nothing)
         self.follower = Follower(self.shard, recorder)
@@ -195,6 +196,7 @@ class Driver:
         """Commit; the replies that may leave now."""
         replies = self.shard.commit()
         self.follower.follow()
+        check_counts(self.shard.engine.state)
         return [(conn, decoded(reply)) for conn, reply in replies]
 
     # -- what it shows ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 from engine.shard_driver import EPOCH, START, decoded, nothing
+from engine.tenancy import check_counts, one_tenant
 from support.file_rules import check_shard
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
@@ -44,7 +45,8 @@ class World:
         self.shards = [self._open(number) for number in range(shards)]
 
     def _open(self, number: int) -> Shard:
-        shard = Shard(str(self.folder / f"{number}.db"), full_sync=False, shard=number, shards=self.count)
+        path, place = str(self.folder / f"{number}.db"), {"shard": number, "shards": self.count}
+        shard = Shard(path, full_sync=False, prepare=one_tenant, **place)
         shard.recover(self.now, EPOCH, nothing)
         shard.engine.reattach([CONN], self.now)
         return shard
@@ -119,6 +121,7 @@ class World:
             self.crash(number)
             return
         replies = shard.commit()
+        check_counts(shard.engine.state)
         messages = shard.peer_messages()
         if fate < self.crash_rate or dies_after:
             self.crash(number)

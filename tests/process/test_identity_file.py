@@ -97,13 +97,13 @@ def test_what_a_file_means(tmp_path: Path) -> None:
         f'[identities.a]\nrole = "looks"\nexpires = 2027-01-01T00:00:00Z\ntokens = [{TOKEN}]\n'
         '[identities.b]\nrole = "worker"\nnamespace = "acme"\n'
         'certificate = "b.example"\ntoken_file = "secret"\n'
-        "[namespaces.acme]\ncommands = 100\npayload = 65536\n"
+        "[namespaces.acme]\ncommands = 100\npayload = 65536\njobs = 7\nwebhooks = 1\n"
     )
     stored = StoredToken(bytes(16), bytes.fromhex("1" * 64))
     end = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
     entries, people, quotas = load(str(file))
     assert people == NO_PEOPLE
-    assert quotas == {"acme": Quota(commands=100, payload=65_536)}
+    assert quotas == {"acme": Quota(commands=100, payload=65_536, jobs=7, webhooks=1)}
     assert entries == [
         Entry(Identity("a", Verb.SEE | Verb.SCRAPE), end, {"12345678": stored}),
         Entry(Identity("b", Verb.RUN, namespace="acme"), inf, {}, ("s" * 32,), ("b.example",)),

@@ -86,6 +86,10 @@ class QuotaRow(Struct, forbid_unknown_fields=True):
     commands: _Bound | None = None
     bytes: _Bound | None = None
     payload: _Bound | None = None
+    queues: _Bound | None = None
+    jobs: _Bound | None = None
+    schedules: _Bound | None = None
+    webhooks: _Bound | None = None
 
 
 class IdentityFile(Struct):
@@ -248,7 +252,7 @@ def _quota(name: str, value: object, places: _Places) -> Quota:
         key = (field[1] or field[2]) if field else ""
         text = str(error).replace("`$.", "`").removeprefix("Object ")
         raise places.error(table, key, f"{name}: {text[:1].lower()}{text[1:]}") from None
-    return Quota(row.connections, row.commands, row.bytes, row.payload)
+    return Quota(**msgspec.structs.asdict(row))
 
 
 def _people(found: Mapping[str, Any], roles: Mapping[str, Verb], places: _Places) -> People:

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.quota import Quota
 from bunqueue.protocol.framing import HEADER
 
 _length_at = struct.Struct(">I").unpack_from
@@ -50,6 +51,7 @@ ASKER = (
     19  # for the ticket whose command comes next: the body is the asking connection, which pays with its turn
 )
 HALF_CLOSED = 20  # the client sends nothing more but may still read: give it no more jobs
+QUOTAS = 21  # the bounds of all namespaces, whenever the file of identities has changed
 
 # Kinds, shard to router.
 REPLIES = 0
@@ -136,6 +138,7 @@ decode_worker_presence = Decoder(WorkerPresence).decode
 decode_hello = Decoder(ShardHello).decode
 decode_router_hello = Decoder(RouterHello).decode
 decode_progress = Decoder(ShardProgress).decode
+decode_quotas = Decoder(dict[str, Quota]).decode
 
 
 def envelope(conn: int, kind: int, body: bytes = b"") -> bytes:

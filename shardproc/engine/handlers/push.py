@@ -42,10 +42,7 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.measure import SURELY_SMALL
-from bunqueue.protocol.readable import (
-    are_readable,
-    is_readable,
-)
+from bunqueue.protocol.readable import are_readable, is_readable
 from bunqueue.server.links.peers import DEAD_REMOVED, UNKNOWN, Outcome
 
 from ..lifecycle import declared, events, repeating, transitions
@@ -81,7 +78,7 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply | None
     queue = state.queues.get(command.queue) or _new_queue_for(state, command)
     if queue.functions is not None and queue.functions.concerns(command.name or DEFAULT_NAME):
         return push(state, client, _full(command))
-    if queue.space is not None:
+    if queue.is_bounded:
         _make_room(state, queue, (data,))
     now, seq = state.now, state.next_seq
     job = Job(
@@ -372,7 +369,7 @@ def new_queue(state: State, name: str, *, own: bool = False) -> QueueState:
     """Create a queue; the server's ``own`` ones are exempt from the limit on queues."""
     known_queue(state, name)
     if not own:
-        admit_queues(state, [name])
+        admit_queues(state, [name], jobs=1)
     return state.queue(name)
 
 
@@ -394,7 +391,7 @@ def _add_plain(
     payloads: Sequence[bytes],
 ) -> list[str]:
     """`add` for jobs without options: the hot path, as `push_plain` is."""
-    if queue.space is not None:
+    if queue.is_bounded:
         _make_room(state, queue, payloads)
     if UNDEFINED in payloads:
         payloads = [NIL if data == UNDEFINED else data for data in payloads]
@@ -466,7 +463,7 @@ def add(
         claims.claim(job, fields.dedup)
         jobs[job.id] = job
         ids.append(job.id)
-    if queue.space is not None and jobs and not own:
+    if queue.is_bounded and jobs and not own:
         _make_room(state, queue, [job.data for job in jobs.values()], claims.leaving())
     begun = claims.assign(list(jobs.values()))
     if met:
@@ -488,8 +485,11 @@ def _holders(pushed: Sequence[JobFields | Push], ids: list[str]) -> dict[str, st
 def _make_room(
     state: State, queue: QueueState, payloads: Sequence[bytes], leaving: Collection[Job] = ()
 ) -> None:
-    """Make room for new jobs in a bounded queue.  CommandError if it is full."""
-    for job in space.room_for(queue, payloads, leaving):
+    """Make room for new jobs in a queue that is bounded, or in a namespace.  CommandError if that is full."""
+    dropped = space.room_for(queue, payloads, leaving) if queue.space is not None else ()
+    if queue.tenant is not None:
+        queue.tenant.admit("jobs", queue.tenant.jobs, len(payloads) - len(leaving) - len(dropped))
+    for job in dropped:
         job.error = f"dropped, as newer jobs came and the queue {outside(queue.name, queue.name)} was full"
         transitions.remove(state, queue, job, reason=QUEUE_FULL)
 
@@ -561,9 +561,7 @@ def options_of(fields: JobFields | Push, by: str | None) -> JobOptions:
     )
 
 
-def _backoff_of(
-    backoff: BackoffMap,
-) -> tuple[float, str, float | None, float | None, tuple[float, ...]]:
+def _backoff_of(backoff: BackoffMap) -> tuple[float, str, float | None, float | None, tuple[float, ...]]:
     """Delay, kind, jitter, longest delay, and all delays."""
     delays = () if backoff.delays is UNSET else tuple(backoff.delays)
     jitter = None if backoff.jitter is UNSET else backoff.jitter

@@ -63,6 +63,10 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> Data[Added
             value=command.url,
             bound=MAX_WEBHOOKS,
         )
+    if command.queue is not None and (tenant := state.tenants.of(command.queue)) is not None:
+        hooks = state.webhooks.values()
+        there = sum(hook.queue is not None and hook.queue.startswith(tenant.prefix) for hook in hooks)
+        tenant.admit("webhooks", there)
     hook = Webhook(
         state.ids.job_id(SLOT, state.now, state.next_seq),
         command.url,

@@ -100,6 +100,8 @@ def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUS
         emit(state, kind, job)
         enqueue(state, queue, job)
         state.out.touch(job, ROW)
+    if queue.tenant is not None:
+        queue.tenant.jobs += len(jobs)
     if kind == PUSHED:
         count_pushed(state, queue, jobs)
 
@@ -119,6 +121,8 @@ def add_new(state: State, queue: QueueState, job: Job) -> None:
         queue.ready.push(job)
         if queue.waiters:
             state.woken[queue] = None
+    if queue.tenant is not None:
+        queue.tenant.jobs += 1
     if queue.listeners:
         events.publish(state, queue, events.PUSHED, job)
 
@@ -142,6 +146,8 @@ def add_many_new(state: State, queue: QueueState, jobs: list[Job]) -> None:
         if queue.waiters:
             state.woken[queue] = None
     count_pushed(state, queue, jobs)
+    if queue.tenant is not None:
+        queue.tenant.jobs += len(jobs)
     if queue.listeners:
         for job in jobs:
             events.publish(state, queue, events.PUSHED, job)
@@ -685,6 +691,8 @@ def add_blocked(state: State, queue: QueueState, job: Job, kind: int = PUSHED) -
     queue_limits.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
+    if queue.tenant is not None:
+        queue.tenant.jobs += 1
     if kind == PUSHED:
         count_pushed(state, queue, [job])
     emit(state, kind, job)
@@ -896,6 +904,8 @@ def retire(state: State, queue: QueueState, job: Job) -> None:
         job_waiters.ended(state, job)
     if queue.jobs.pop(job.seq, None) is None:
         del queue.late[job.seq]
+    if queue.tenant is not None:
+        queue.tenant.jobs -= 1
     if not job.dirty:  # out.touch, inlined: once per job on the hottest path
         state.out.dirty.append(job)
     job.dirty |= STATE

@@ -8,6 +8,7 @@ aborted (presumed abort).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..handlers.push import new_job
 from ..lifecycle import declared, outcomes, transitions
 from ..lookup import admit_queues
 from ..memory.queue_configs import of_queue
+from ..memory.tenants import Tenant
 from ..peer_calls import Steps, across
 from ..ready import space
 from ..registry import Apart, Deliver, answers, answers_late, handles, recovers
@@ -282,8 +284,8 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
 
 
 def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
-    """CommandError if a queue has no space for its jobs of a flow.  No jobs are dropped to make room, because
-    other shards may still refuse their part."""
+    """CommandError if a queue, or its namespace, has no space for its jobs of a flow.  No jobs are dropped to
+    make room, because other shards may still refuse their part."""
     payloads: dict[str, list[bytes]] = {}
     for job in jobs:
         payload = bytes(job.input.data)
@@ -291,12 +293,17 @@ def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
         if (functions := state.functions.get(job.queue)) is not None:
             declared.admit(functions, job.queue, [job.input], [payload], state.now, f"flow job {job.id}: ")
     admit_queues(state, payloads)
+    more: Counter[Tenant | None] = Counter()
     for name, data in payloads.items():
+        more[state.tenants.of(name)] += len(data)
         queue = state.queues.get(name)
         if queue is None:  # it would be created with its first job
             space.bound(queue := QueueState(0, name), of_queue(state, name, Bounds))
         if queue.space is not None:
             space.check(queue, data)
+    for tenant, jobs_of_it in more.items():
+        if tenant is not None:
+            tenant.admit("jobs", tenant.jobs, jobs_of_it)
 
 
 def _keep_part(state: State, flow: str, part: Part) -> None:

@@ -1,6 +1,6 @@
 """The space of a queue with bounds on its waiting jobs: which jobs it accepts, and which ones it drops.
 
-Other queues pay only for reading ``queue.space`` on each push.  Jobs are counted by the tables that hold
+Other queues pay only for reading ``queue.is_bounded`` on each push.  Jobs are counted by the tables that hold
 them, bytes by a special kind of table, used only by queues with a bound on bytes.
 """
 
@@ -69,6 +69,7 @@ def bound(queue: QueueState, bounds: Bounds) -> None:
         queue.space = Space(bounds)
     else:
         queue.space.bounds = bounds
+    queue.is_bounded = queue.space is not None or queue.tenant is not None
 
 
 def change_data(queue: QueueState, job: Job, data: bytes) -> None:

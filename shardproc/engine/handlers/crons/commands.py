@@ -86,6 +86,10 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
     first = next_after(command, state.now, state.now)
     data = bytes(command.data)
     state.kept.admit(KIND, command.name, "name", command.name, len(data))
+    tenant = state.tenants.of(command.queue)
+    if tenant is not None and command.name not in state.timetable.by_name:
+        there = sum(each.queue.startswith(tenant.prefix) for each in state.timetable.by_name.values())
+        tenant.admit("schedules", there)
     if client.version >= 3 and command.job_name is None:
         command.job_name, data = old_names.without_name(data)
     if (functions := state.functions.get(command.queue)) is not None:
