@@ -145,7 +145,9 @@ async def with_large_letters(filled: Filled, count: int) -> list[str]:
     settle(filled.file)
     content = filled.file.read_bytes()
     # A page with nothing but these data: one that has the beginning of a row is a page of the whole table.
-    full = [at for at in range(0, len(content), SIZE) if content[at : at + SIZE].count(b"<1>") > SIZE // 3 - 4]
+    full = [
+        at for at in range(0, len(content), SIZE) if content[at : at + SIZE].count(b"<1>") > SIZE // 3 - 4
+    ]
     damage(filled.file, [full[2] // SIZE + 1])
     return ids
 
