@@ -59,7 +59,7 @@ class Lines:
         self.ended = False
 
     def wait(self, seconds: float | None) -> bytes | None:
-        """The next line; None if there is none within so many seconds, or the input has ended."""
+        """The next line; None if no line comes within so many seconds, or the input has ended."""
         while b"\n" not in self._rest:
             readable, _, _ = select.select([sys.stdin], [], [], seconds)
             part = os.read(sys.stdin.fileno(), 1 << 16) if readable else b""

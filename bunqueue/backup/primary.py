@@ -41,7 +41,7 @@ class Primary(msgspec.Struct, rename="camel", kw_only=True):
     copy: str
     process: str  # that ships
     address: str = ""  # where clients reach it
-    base: str = ""  # the backup that goes on
+    base: str = ""  # the backup to which it adds changes
     until: int = 0  # all that was committed before is stored; epoch ms
     beat: int = 0  # increases while it lives
     stopped: bool = False  # it has ended cleanly, and everything is stored
@@ -65,7 +65,7 @@ NOBODY = Primary(term=0, copy="", process="")
 
 
 def read_primary(repository: Repository) -> tuple[Primary, str]:
-    """Who is the primary, and the tag of the object; NOBODY and "" if nobody has been yet. TargetError."""
+    """The primary, and the tag of the object; NOBODY and "" if there has been no primary yet. TargetError."""
     try:
         sealed, tag = repository.target.read_tagged(PRIMARY)
     except Missing:
@@ -90,7 +90,7 @@ class Claim:
 
     @property
     def term(self) -> int:
-        """The term in which it is the primary; 0 before `take`."""
+        """Its term as the primary; 0 before `take`."""
         return self._mine.term
 
     def take(self) -> None:

@@ -73,7 +73,7 @@ def prune(
 
 
 def _continued(repository: Repository, ids: Sequence[str]) -> list[str]:
-    """The newest backup that goes on: a server ships its changes."""
+    """The newest backup to which a server still adds changes."""
     for number in reversed(ids):
         if repository.backup(number).goes_on:
             return [number]

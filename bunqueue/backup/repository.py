@@ -37,7 +37,7 @@ PACK_PAGES = 512  # 4 MiB of pages: few requests, and little in memory
 REPOSITORY, LOCK = "repository", "lock"
 BACKUPS, PAGES, PACKS, SHIPPED, TRAIL = "backups/", "pages/", "packs/", "shipped/", "trail/"
 UNFINISHED = "unfinished"
-BEAT_S = 10.0  # between two signs of life of who has the lock
+BEAT_S = 10.0  # between two signs of life of the process that holds the lock
 STALE_S = 60.0  # without a sign of life: its process, or its machine, is gone
 
 
@@ -222,7 +222,7 @@ class Repository:
 
 
 class Holder(msgspec.Struct):
-    """Who has the lock."""
+    """The process that holds the lock."""
 
     host: str
     pid: int

@@ -204,7 +204,7 @@ class FromSnapshots:
 
 
 def source_of(target: Target, key: bytes | None, at: int | None) -> Source:
-    """What there is at a target: backups, a data folder, or snapshots of a store. ``at``: the newest backup
+    """The backups, data folder or snapshots of a store at a target. ``at``: the newest backup
     that is not after this moment, epoch ms.
 
     TargetError, DataFolderError, or BackupError if there is nothing of that moment."""
@@ -234,8 +234,8 @@ def source_of(target: Target, key: bytes | None, at: int | None) -> Source:
 def _latest(
     repository: Repository, first: Backup, older: Iterable[Backup], until: str | None
 ) -> tuple[Backup, Sequence[Segment]]:
-    """The backup, and the changes since, that come closest to a moment: an earlier backup may go on for
-    longer than the newest one, which somebody has made beside it."""
+    """The backup, and the changes since, that come closest to a moment.  A server may have added changes to
+    an earlier backup for longer than to the newest one, which somebody has made beside it."""
     for backup in chain([first], older):
         if backup.goes_on:
             segments = changes_since(repository, backup, until)

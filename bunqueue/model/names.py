@@ -11,9 +11,7 @@ NAMESPACE = r"[a-z0-9][a-z0-9-]{0,31}"
 _STORED = "|"  # in place of the separator in keys, where "/" ends the name of the queue
 _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
 _WITHIN = re.compile(f"({NAMESPACE}{SEPARATOR})?[a-zA-Z0-9_\\-.:]+")
-
-
-_known = _ALLOWED
+_known = _ALLOWED  # what this process accepts
 
 
 def allow_namespaces() -> None:
